@@ -1,0 +1,51 @@
+# Needs make and Python 3.11 or later. `PYTHON=python3.13 make test` picks another interpreter.
+PYTHON ?= python3
+
+# One environment for each interpreter: another PYTHON never finds this one's stamps.
+VENV := .venv/$(shell $(PYTHON) -c 'import platform as p, sys; print(sys.implementation.name + p.python_version() + sys.abiflags)')
+BIN := $(VENV)/bin
+
+# Finds the packages by the interpreter on the PATH, and heeds no option that names one.
+VERIFYTYPES := PATH="$(CURDIR)/$(BIN):$$PATH" basedpyright --ignoreexternal --verifytypes
+
+# The share of a2asgi's branches that its tests run, in percent. It only rises.
+FLOOR := 80
+
+.PHONY: help demo test check clean
+.NOTPARALLEL:
+
+help: ## list the commands
+	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' Makefile
+
+demo: $(VENV)/examples.stamp ## run the demonstration
+	$(BIN)/python -m examples.demo
+
+test: $(VENV)/test.stamp ## run every test, then hold the coverage
+	$(BIN)/coverage run -m pytest
+	$(BIN)/coverage report --include='a2asgi/*' --fail-under=$(FLOOR)
+	$(BIN)/coverage run --data-file=.coverage.core --source=a2core -m pytest -p no:a2asgi tests/core
+	$(BIN)/coverage report --data-file=.coverage.core --fail-under=100
+
+check: $(VENV)/dev.stamp ## lint, format, types, imports and house rules
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(VERIFYTYPES) a2core
+	$(VERIFYTYPES) a2asgi
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/pytest tests/test_tidy.py
+
+clean: ## remove what these commands made
+	rm -rf .venv build dist .coverage .coverage.* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find a2core a2asgi tests examples -name __pycache__ -prune -exec rm -rf {} +
+
+# Made anew when pyproject.toml changes, so that nothing stays that it no longer names.
+$(VENV)/made.stamp: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.version_info < (3, 11) and sys.exit("a2 needs Python 3.11 or later; set PYTHON")'
+	$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
+
+# One extra of pyproject.toml.
+$(VENV)/%.stamp: $(VENV)/made.stamp
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@touch $@

@@ -1,0 +1,134 @@
+"""The context of one attempt: all that a handler may do besides its own work."""
+
+import logging
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from typing import Any, Protocol
+
+from anyio import from_thread
+from anyio.lowlevel import EventLoopToken
+
+from a2asgi.times import Duration
+
+
+@dataclass(frozen=True, slots=True)
+class TimerReceipt:
+    """An accepted timer. `state` is "scheduled", or what became of the name: "delivered" or "cancelled"."""
+
+    name: str
+    id: str
+    state: str
+    due_at: datetime | None
+
+
+class Timers(Protocol):
+    """What a context can do with its session's timers."""
+
+    async def schedule(
+        self, name: str, *events: object, delay: Duration | None = None, at: datetime | None = None
+    ) -> TimerReceipt:
+        """Let events enter the log later."""
+        ...
+
+    async def cancel(self, name: str) -> bool:
+        """Cancel a timer by name."""
+        ...
+
+
+@dataclass(slots=True)
+class Attempt:
+    """What both kinds of context know of the attempt.
+
+    `number` counts the claims of this event from 1; `deadline` is when the platform or the handler's time-out ends
+    it, if that is known. `log` names the session in every line; `dependencies` is what A2 was given.
+    """
+
+    session: str
+    number: int
+    deadline: datetime | None
+    log: "logging.LoggerAdapter[logging.Logger]"
+    dependencies: Any
+    timers: Timers
+    produced: list[object] = field(default_factory=list)
+
+
+class _Context:
+    """What both kinds of context can tell."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+
+    @property
+    def session(self) -> str:
+        """The session's id."""
+        return self._attempt.session
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt this is, from 1."""
+        return self._attempt.number
+
+    @property
+    def deadline(self) -> datetime | None:
+        """When this attempt will be ended, if that is known."""
+        return self._attempt.deadline
+
+    @property
+    def log(self) -> "logging.LoggerAdapter[logging.Logger]":
+        """A logger that names the session and event."""
+        return self._attempt.log
+
+    @property
+    def dependencies(self) -> Any:  # noqa: ANN401 - whatever the user gave to A2
+        """What `A2(dependencies=...)` was given."""
+        return self._attempt.dependencies
+
+
+class Context(_Context):
+    """What an async handler may do."""
+
+    async def append(self, *events: object) -> None:
+        """Append events when this handler succeeds, in the transaction that settles its event.
+
+        A failed attempt appends nothing.
+        """
+        self._attempt.produced.extend(events)
+
+    async def schedule(
+        self, name: str, *events: object, delay: Duration | None = None, at: datetime | None = None
+    ) -> TimerReceipt:
+        """Let events enter this session's log at `at`, or `delay` after the handled event was created.
+
+        Accepted at once, whatever becomes of this attempt; calling it again with the same name, time and events is
+        the same timer.
+        """
+        return await self._attempt.timers.schedule(name, *events, delay=delay, at=at)
+
+    async def cancel(self, name: str) -> bool:
+        """Cancel a timer of this session. False: too late, its events are in the log."""
+        return await self._attempt.timers.cancel(name)
+
+
+class SyncContext(_Context):
+    """What a plain-function handler may do, from its thread."""
+
+    def __init__(self, attempt: Attempt, token: EventLoopToken) -> None:
+        super().__init__(attempt)
+        self._token = token
+
+    def append(self, *events: object) -> None:
+        """As Context.append."""
+        self._attempt.produced.extend(events)
+
+    def schedule(
+        self, name: str, *events: object, delay: Duration | None = None, at: datetime | None = None
+    ) -> TimerReceipt:
+        """As Context.schedule."""
+        return from_thread.run(
+            partial(self._attempt.timers.schedule, name, *events, delay=delay, at=at), token=self._token
+        )
+
+    def cancel(self, name: str) -> bool:
+        """As Context.cancel."""
+        return from_thread.run(self._attempt.timers.cancel, name, token=self._token)

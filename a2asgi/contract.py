@@ -1,0 +1,251 @@
+"""Contracts: the event types of one kind of session, their handlers and their policies. Pure data, no I/O."""
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable
+from copy import deepcopy
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any, Generic, TypeVar, overload
+
+from a2asgi.context import Context, SyncContext
+from a2asgi.errors import UnknownEvent, WiringError
+from a2asgi.events import Event, EventType, NewEvent
+from a2asgi.payloads import payload_type
+from a2asgi.times import Duration, duration_ms, from_ms
+from a2core import Backoff, Draft, Entry, InvalidPayload, RetryPolicy, Roster, check_name, decode_json
+
+P = TypeVar("P")
+S = TypeVar("S")
+
+DEFAULT_LANE = "main"
+"""The lane of every event that names no other, so a session's events are handled in order unless told otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """When a handler is tried again, and when it is given up.
+
+    It waits `base` after the first failure, `factor` times longer after each next one, at most `cap`, spread by
+    `jitter` (0.2 is ±20 %). After `max_failures` failures, or `max_lost` attempts that ended without an answer
+    (a crash, a kill, a hang), the event is a dead letter.
+    """
+
+    max_failures: int = 10
+    max_lost: int = 10
+    base: Duration = "1s"
+    cap: Duration = "5m"
+    factor: int = 2
+    jitter: float = 0.2
+
+    def policy(self) -> RetryPolicy:
+        """The same for the core. Raises ValueError for what makes no sense."""
+        backoff = Backoff(duration_ms(self.base), self.factor, duration_ms(self.cap), round(self.jitter * 100))
+        return RetryPolicy(self.max_failures, self.max_lost, backoff)
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """The function that reacts to one type of event, and how it is run."""
+
+    function: Callable[..., Any]
+    policy: RetryPolicy
+    timeout_ms: int | None
+    is_async: bool
+    takes_context: bool
+
+    @property
+    def name(self) -> str:
+        """The function's dotted name."""
+        function = inspect.unwrap(self.function)
+        return f"{function.__module__}.{getattr(function, '__qualname__', repr(function))}"
+
+    @property
+    def code(self) -> CodeType | None:
+        """The function's code, by which a thread's stack shows that it is running."""
+        return getattr(inspect.unwrap(self.function), "__code__", None)
+
+
+class Registrar(Generic[P]):
+    """The decorator that `on` returns: it takes a handler, registers it, and gives it back unchanged."""
+
+    def __init__(self, register: Callable[[Callable[..., Any]], None]) -> None:
+        self._register = register
+
+    @overload
+    def __call__(
+        self, function: Callable[[Event[P], Context], Awaitable[object]]
+    ) -> Callable[[Event[P], Context], Awaitable[object]]: ...
+    @overload
+    def __call__(
+        self, function: Callable[[Event[P], SyncContext], object]
+    ) -> Callable[[Event[P], SyncContext], object]: ...
+    @overload
+    def __call__(self, function: Callable[[Event[P]], object]) -> Callable[[Event[P]], object]: ...
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Register the handler."""
+        self._register(function)
+        return function
+
+
+@dataclass(frozen=True, slots=True)
+class Reducer(Generic[S]):
+    """Folds a session's history into a state: the same function on server and client."""
+
+    initial: S
+    step: Callable[[S, Event[Any]], S]
+
+    def fold(self, events: Iterable[Event[Any]], state: S | None = None) -> S:
+        """The state after `events`, from the initial one or from `state`. The initial one is never changed."""
+        folded = deepcopy(self.initial) if state is None else state
+        for event in events:
+            folded = self.step(folded, event)
+        return folded
+
+
+class Definition:
+    """A contract as data: its name, its event types and what handles them."""
+
+    def __init__(self, name: str) -> None:
+        self.name = check_name("contract name", name)
+        self.handlers: dict[str, Handler] = {}
+        self._types: dict[str, EventType[Any]] = {}
+        self._classes: dict[type, EventType[Any]] = {}
+
+    @overload
+    def event(
+        self, name: str, *, lane: str | Callable[[Any], str] = DEFAULT_LANE
+    ) -> Callable[[type[P]], type[P]]: ...
+    @overload
+    def event(
+        self, name: str, payload: type[P], *, lane: str | Callable[[P], str] = DEFAULT_LANE
+    ) -> EventType[P]: ...
+    @overload
+    def event(self, name: str, payload: None, *, lane: str = DEFAULT_LANE) -> EventType[None]: ...
+    def event(
+        self,
+        name: str,
+        payload: Any = ...,
+        *,
+        lane: str | Callable[[Any], str] = DEFAULT_LANE,
+    ) -> Any:
+        """Declare a type of event: as a class decorator, or `noted = orders.event("noted", dict)`.
+
+        `payload` is a pydantic model, dataclass, TypedDict, msgspec struct, plain container, or None for no payload.
+        `lane` names the lane in which such events are handled in order, or is a function of the payload that does.
+        Raises WiringError for a name that is taken or a type that cannot be a payload.
+        """
+        if payload is not ...:
+            return self._declare(name, payload, lane)
+
+        def declare(cls: type[P]) -> type[P]:
+            self._classes[cls] = self._declare(name, cls, lane)
+            return cls
+
+        return declare
+
+    def on(
+        self, event: type[P] | EventType[P], *, retry: Retry | None = None, timeout: Duration | None = None
+    ) -> Registrar[P]:
+        """Declare the handler of a type of event, as a decorator.
+
+        The handler takes the event, or the event and a context, and is async or a plain function, which runs on a
+        thread. It returns None, events to append, or an outcome (Snooze, Cancel, Fail). `timeout` ends an attempt,
+        which then counts as a failure. Raises WiringError for an unknown event or a second handler.
+        """
+        event_type = self._type_of(event)
+        if event_type is None:
+            raise WiringError(
+                f"contract {self.name!r} has no event {event!r}: declare it first, @{self.name}.event(\"...\")"
+            )
+        policy = (retry or Retry()).policy()
+        timeout_ms = None if timeout is None else duration_ms(timeout)
+        if timeout_ms == 0:
+            raise WiringError(f"handler of {event_type.name!r}: expected a positive timeout, got {timeout!r}")
+
+        def register(function: Callable[..., Any]) -> None:
+            if (other := self.handlers.get(event_type.name)) is not None:
+                raise WiringError(
+                    f"event {event_type.name!r} of contract {self.name!r} is handled by {other.name} already: "
+                    "an event has one handler; call the other function from it"
+                )
+            self.handlers[event_type.name] = _handler(function, policy, timeout_ms)
+
+        return Registrar(register)
+
+    def reduce(self, initial: S, step: Callable[[S, Event[Any]], S]) -> Reducer[S]:
+        """A reducer for `session.state`: `step(state, event)` returns the next state."""
+        return Reducer(initial, step)
+
+    def roster(self) -> Roster:
+        """What this version of the code knows, for the core."""
+        return Roster(
+            {name: handler.policy for name, handler in self.handlers.items()},
+            frozenset(name for name in self._types if name not in self.handlers),
+        )
+
+    def draft(self, event: object, make_id: Callable[[], str]) -> Draft:
+        """A payload or NewEvent as the core takes it; `make_id` is asked where it has no id.
+
+        Raises UnknownEvent, InvalidPayload or InvalidName.
+        """
+        new = event if isinstance(event, NewEvent) else NewEvent(event)
+        event_type = self._type_of(type(new.payload) if new.type is None else new.type)
+        if event_type is None:
+            raise UnknownEvent(
+                f"contract {self.name!r} has no event for {new.type or type(new.payload)!r}: expected one of "
+                f"{sorted(self._types)}. A plain value needs its type: NewEvent(value, type=\"...\")"
+            )
+        return event_type.draft(new.payload, make_id() if new.id is None else new.id)
+
+    def event_of(self, entry: Entry) -> Event[Any]:
+        """A log entry with its typed payload; plain JSON where this code does not know the type.
+
+        Raises InvalidPayload, naming the event, where the payload no longer fits its type.
+        """
+        event_type = self._types.get(entry.type)
+        try:
+            payload = decode_json(entry.payload) if event_type is None else event_type.payload.decode(entry.payload)
+        except InvalidPayload as error:
+            raise InvalidPayload(error.path, f"{error.reason} (event {entry.id!r} of type {entry.type!r})") from error
+        created_at = from_ms(entry.created_at_ms)
+        return Event(entry.id, entry.type, payload, entry.cause, created_at, entry.seq, entry.ending)
+
+    def _declare(self, name: str, payload: Any, lane: str | Callable[[Any], str]) -> EventType[Any]:
+        check_name("event type", name)
+        if name in self._types:
+            raise WiringError(f"contract {self.name!r} declares event {name!r} twice: give one of them another name")
+        annotation = type(None) if payload is None else payload
+        lane_of = lane if callable(lane) else _constant(check_name("lane", lane))
+        self._types[name] = EventType(name, self.name, payload_type(annotation), lane_of)
+        return self._types[name]
+
+    def _type_of(self, event: object) -> EventType[Any] | None:
+        if isinstance(event, EventType):
+            return event if self._types.get(event.name) is event else None
+        if isinstance(event, str):
+            return self._types.get(event)
+        if isinstance(event, type):
+            return next((self._classes[cls] for cls in event.__mro__ if cls in self._classes), None)
+        return None
+
+
+def _constant(lane: str) -> Callable[[object], str]:
+    return lambda _: lane
+
+
+def _handler(function: Callable[..., Any], policy: RetryPolicy, timeout_ms: int | None) -> Handler:
+    target = inspect.unwrap(function)
+    is_async = inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(getattr(target, "__call__", None))
+    try:
+        inspect.signature(function).bind(None, None)
+        takes_context = True
+    except TypeError:
+        try:
+            inspect.signature(function).bind(None)
+            takes_context = False
+        except TypeError:
+            raise WiringError(
+                f"{function!r} cannot be a handler: expected (event) or (event, context) parameters, "
+                f"got {inspect.signature(function)}"
+            ) from None
+    return Handler(function, policy, timeout_ms, is_async, takes_context)

@@ -1,0 +1,114 @@
+"""Ports: what the engine asks of a store, a scheduler and a clock. Protocols and their values, nothing else."""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, TypeVar
+
+from a2core import Entry, Needs, Plan, Snapshot, Task, WorkItem
+
+Answer = TypeVar("Answer")
+Decide: TypeAlias = Callable[[Snapshot, int], Plan[Answer]]
+"""A decision of the core with all but the snapshot and the store's `now_ms` filled in."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionKey:
+    """Which session: its contract's name and its id."""
+
+    contract: str
+    session_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wakes:
+    """Sessions whose wake-up is due, each now put off by the lease, and when the next one comes."""
+
+    due: tuple[SessionKey, ...]
+    next_in_ms: int | None
+    """Milliseconds, by the store's clock, until the earliest wake-up that is left; None if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionInfo:
+    """One session as an operator sees it in a list."""
+
+    key: SessionKey
+    last_seq: int
+    wake_at_ms: int | None
+
+
+class Clock(Protocol):
+    """The time of one process."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since the Unix epoch."""
+        ...
+
+    async def sleep_ms(self, duration_ms: int) -> None:
+        """Sleep on this clock."""
+        ...
+
+
+class Store(Protocol):
+    """Durable memory with transactions. It decides nothing (stores.md 1).
+
+    Every call raises StoreUnavailable where trying again later is right, and StoreBroken where it is not; then
+    nothing was written. One store serves any number of event loops, threads and, if durable, processes.
+    """
+
+    async def open(self) -> None:
+        """Connect, and create or migrate the schema. Doing it again does nothing."""
+        ...
+
+    async def transact(self, key: SessionKey, needs: Needs, decide: Decide[Answer]) -> Answer:
+        """Load what is needed, call `decide` with the store's clock, write the plan: one transaction.
+
+        `decide` may be called again on a fresh snapshot, when the store has to start over. What it raises is raised
+        here, and nothing is written.
+        """
+        ...
+
+    def transact_blocking(self, key: SessionKey, needs: Needs, decide: Decide[Answer]) -> Answer:
+        """The same on the calling thread, without an event loop, on a connection of its own."""
+        ...
+
+    async def read(self, key: SessionKey, after_seq: int, limit: int) -> list[Entry]:
+        """Up to `limit` entries of the log with a seq above `after_seq`, in order."""
+        ...
+
+    async def claim_wakes(
+        self, contracts: Collection[str], *, limit: int, lease_ms: int, late_ms: int = 0
+    ) -> Wakes:
+        """Take up to `limit` sessions whose wake-up is due since `late_ms`, and put each off by `lease_ms`.
+
+        Whoever takes a session looks after it; if it dies, the session is due again when the lease ends.
+        """
+        ...
+
+    async def dead_letters(
+        self, contract: str | None = None, *, after: tuple[SessionKey, int] | None = None, limit: int = 100
+    ) -> list[tuple[SessionKey, WorkItem]]:
+        """Up to `limit` dead letters after the one of session and seq `after`, by contract, session id and seq."""
+        ...
+
+    async def sessions(
+        self, contract: str | None = None, *, after: SessionKey | None = None, limit: int = 100
+    ) -> list[SessionInfo]:
+        """Up to `limit` sessions after `after`, by contract and session id."""
+        ...
+
+    async def ping(self) -> None:
+        """Return if the store answers."""
+        ...
+
+    async def close(self) -> None:
+        """Finish what was accepted and disconnect. The store can be opened again."""
+        ...
+
+
+class Scheduler(Protocol):
+    """A provider that carries tasks until they are due and then delivers them over HTTP."""
+
+    async def send(self, task: Task) -> None:
+        """Hand a task over; return once the provider has accepted it. Raises SendFailed."""
+        ...

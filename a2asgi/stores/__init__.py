@@ -1,0 +1,1 @@
+"""The stores: durable memory with transactions, each in a room of its own."""

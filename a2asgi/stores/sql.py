@@ -1,0 +1,345 @@
+"""Every SQL operation, written once: generators that yield statements and receive rows.
+
+A small runner executes them: on a connection in a thread, or with `await` on an async one. What differs between
+engines is a Dialect. Two columns are derived, and kept here alone: `head` marks the first open item of a lane, and
+`wake_at_ms` of a session is when it must be looked at next.
+"""
+
+import json
+from collections.abc import Collection, Generator, Sequence
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from a2asgi.errors import StoreBroken
+from a2asgi.ports import Answer, Decide, SessionInfo, SessionKey, Wakes
+from a2core import (
+    Claim,
+    DeadLetter,
+    Draft,
+    Ending,
+    EndingKind,
+    Entry,
+    Failure,
+    Needs,
+    Plan,
+    Snapshot,
+    Timer,
+    TimerRecord,
+    Tombstone,
+    WakeAt,
+    WakeBy,
+    WorkItem,
+)
+
+SCHEMA_VERSION = 1
+DUE_TIMERS = 100
+"""How many due timers one snapshot holds at most, so that a transaction stays short."""
+
+
+class Statement(NamedTuple):
+    """SQL with its parameters; with `many`, one execution for each row of parameters."""
+
+    sql: str
+    params: Sequence[Any] = ()
+    many: bool = False
+
+
+Rows: TypeAlias = Sequence[Sequence[Any]]
+Result = TypeVar("Result")
+Steps: TypeAlias = Generator[Statement, Rows, Result]
+
+
+class Dialect(NamedTuple):
+    """What differs between engines. `any_of` takes one parameter, a list as `list_param` writes it."""
+
+    integer: str
+    any_of: str
+    table_exists: str
+
+
+SCHEMA = (
+    "CREATE TABLE a2_meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
+    "CREATE TABLE a2_sessions (id {integer} PRIMARY KEY, contract TEXT NOT NULL, session_id TEXT NOT NULL,"
+    " last_seq {integer} NOT NULL, wake_at_ms {integer}, UNIQUE (contract, session_id))",
+    "CREATE INDEX a2_sessions_wake ON a2_sessions (contract, wake_at_ms) WHERE wake_at_ms IS NOT NULL",
+    "CREATE TABLE a2_log (session {integer} NOT NULL, seq {integer} NOT NULL, id TEXT NOT NULL, type TEXT NOT NULL,"
+    " payload TEXT NOT NULL, cause TEXT, created_at_ms {integer} NOT NULL, ending_kind TEXT, ending_reason TEXT,"
+    " UNIQUE (session, seq), UNIQUE (session, id))",
+    "CREATE TABLE a2_work (session {integer} NOT NULL, seq {integer} NOT NULL, lane TEXT NOT NULL,"
+    " head {integer} NOT NULL, attempt {integer} NOT NULL, failures {integer} NOT NULL, lost {integer} NOT NULL,"
+    " ready_at_ms {integer} NOT NULL, holder TEXT, expires_at_ms {integer}, parked_until_ms {integer},"
+    " dead_type TEXT, dead_message TEXT, dead_at_ms {integer}, PRIMARY KEY (session, seq))",
+    "CREATE INDEX a2_work_lane ON a2_work (session, lane, seq)",
+    "CREATE INDEX a2_work_head ON a2_work (session, seq) WHERE head = 1",
+    "CREATE INDEX a2_work_dead ON a2_work (session, seq) WHERE dead_at_ms IS NOT NULL",
+    "CREATE TABLE a2_timers (session {integer} NOT NULL, id TEXT NOT NULL, due_at_ms {integer},"
+    " delay_ms {integer}, drafts TEXT, PRIMARY KEY (session, id))",
+    "CREATE INDEX a2_timers_due ON a2_timers (session, due_at_ms) WHERE due_at_ms IS NOT NULL",
+)
+
+_LOG = "l.id, l.type, l.payload, l.cause, l.created_at_ms, l.seq, l.ending_kind, l.ending_reason"
+_WORK = (
+    "w.lane, w.attempt, w.failures, w.lost, w.ready_at_ms, w.holder, w.expires_at_ms, w.parked_until_ms,"
+    " w.dead_type, w.dead_message, w.dead_at_ms"
+)
+_WORK_OF = f"SELECT {_LOG}, {_WORK} FROM a2_work w JOIN a2_log l ON l.session = w.session AND l.seq = w.seq"
+_TIMER = "id, due_at_ms, delay_ms, drafts"
+
+
+def migrate(dialect: Dialect) -> Steps[None]:
+    """Create the schema, or check that it is one that this version knows. Run it in one transaction."""
+    if not (yield Statement(dialect.table_exists, ("a2_meta",))):
+        for sql in SCHEMA:
+            yield Statement(sql.format(integer=dialect.integer))
+        yield Statement("INSERT INTO a2_meta (key, value) VALUES ('schema', ?)", (str(SCHEMA_VERSION),))
+        return
+    [[version]] = yield Statement("SELECT value FROM a2_meta WHERE key = 'schema'")
+    if int(version) > SCHEMA_VERSION:
+        raise StoreBroken(
+            f"the store has schema {version}, this version of a2 knows up to {SCHEMA_VERSION}: upgrade a2"
+        )
+
+
+def transact(
+    dialect: Dialect, key: SessionKey, needs: Needs, decide: Decide[Answer], now_ms: int
+) -> Steps[Answer]:
+    """Load, decide, write. Nothing is written before `decide` has returned."""
+    found = yield Statement(
+        "SELECT id, last_seq, wake_at_ms FROM a2_sessions WHERE contract = ? AND session_id = ?",
+        (key.contract, key.session_id),
+    )
+    session, last_seq, wake_at_ms = found[0] if found else (None, 0, None)
+    if session is None:
+        snapshot = Snapshot()
+    else:
+        snapshot = yield from _load(dialect, session, last_seq, needs, now_ms)
+    plan = decide(snapshot, now_ms)
+    if plan.writes:
+        wake = _moved(wake_at_ms, plan.wake)
+        if session is None:
+            [[session]] = yield Statement(
+                "INSERT INTO a2_sessions (contract, session_id, last_seq, wake_at_ms) VALUES (?, ?, ?, ?)"
+                " RETURNING id",
+                (key.contract, key.session_id, len(plan.entries), wake),
+            )
+        elif plan.entries or wake != wake_at_ms:
+            yield Statement(
+                "UPDATE a2_sessions SET last_seq = ?, wake_at_ms = ? WHERE id = ?",
+                (last_seq + len(plan.entries), wake, session),
+            )
+        yield from _write(session, snapshot, plan)
+    return plan.answer
+
+
+def read(key: SessionKey, after_seq: int, limit: int) -> Steps[list[Entry]]:
+    """A page of a session's log."""
+    rows = yield Statement(
+        f"SELECT {_LOG} FROM a2_sessions s JOIN a2_log l ON l.session = s.id"
+        " WHERE s.contract = ? AND s.session_id = ? AND l.seq > ? ORDER BY l.seq LIMIT ?",
+        (key.contract, key.session_id, after_seq, limit),
+    )
+    return [_entry(row) for row in rows]
+
+
+def next_wake(contracts: Collection[str], late_ms: int) -> Steps[int | None]:
+    """When the earliest wake-up of these contracts counts as due."""
+    soonest: list[int] = []
+    for contract in contracts:
+        [[at_ms]] = yield Statement("SELECT min(wake_at_ms) FROM a2_sessions WHERE contract = ?", (contract,))
+        soonest += [] if at_ms is None else [at_ms + late_ms]
+    return min(soonest, default=None)
+
+
+def claim_wakes(
+    contracts: Collection[str], limit: int, lease_ms: int, late_ms: int, now_ms: int
+) -> Steps[Wakes]:
+    """Take due sessions and put each off by the lease."""
+    due: list[tuple[int, int, SessionKey]] = []
+    for contract in contracts:
+        rows = yield Statement(
+            "SELECT wake_at_ms, id, session_id FROM a2_sessions"
+            " WHERE contract = ? AND wake_at_ms <= ? ORDER BY wake_at_ms LIMIT ?",
+            (contract, now_ms - late_ms, limit),
+        )
+        due += [(at_ms, id_, SessionKey(contract, session_id)) for at_ms, id_, session_id in rows]
+    taken = sorted(due, key=lambda wake: wake[:2])[:limit]
+    if taken:
+        rows = [(now_ms + lease_ms, id_) for _, id_, _ in taken]
+        yield Statement("UPDATE a2_sessions SET wake_at_ms = ? WHERE id = ?", rows, many=True)
+    at_ms = yield from next_wake(contracts, late_ms)
+    return Wakes(tuple(key for _, _, key in taken), None if at_ms is None else at_ms - now_ms)
+
+
+def dead_letters(
+    contract: str | None, after: tuple[SessionKey, int] | None, limit: int
+) -> Steps[list[tuple[SessionKey, WorkItem]]]:
+    """A page of the dead letters."""
+    start = ("", "", 0) if after is None else (after[0].contract, after[0].session_id, after[1])
+    rows = yield Statement(
+        f"SELECT {_LOG}, {_WORK}, s.contract, s.session_id FROM a2_work w"
+        " JOIN a2_sessions s ON s.id = w.session JOIN a2_log l ON l.session = w.session AND l.seq = w.seq"
+        " WHERE w.dead_at_ms IS NOT NULL AND (s.contract, s.session_id, w.seq) > (?, ?, ?)"
+        " AND s.contract = coalesce(?, s.contract) ORDER BY s.contract, s.session_id, w.seq LIMIT ?",
+        (*start, contract, limit),
+    )
+    return [(SessionKey(*row[-2:]), _item(row)) for row in rows]
+
+
+def sessions(contract: str | None, after: SessionKey | None, limit: int) -> Steps[list[SessionInfo]]:
+    """A page of the sessions."""
+    start = ("", "") if after is None else (after.contract, after.session_id)
+    rows = yield Statement(
+        "SELECT contract, session_id, last_seq, wake_at_ms FROM a2_sessions"
+        " WHERE (contract, session_id) > (?, ?) AND contract = coalesce(?, contract)"
+        " ORDER BY contract, session_id LIMIT ?",
+        (*start, contract, limit),
+    )
+    return [SessionInfo(SessionKey(row[0], row[1]), row[2], row[3]) for row in rows]
+
+
+def list_param(values: Collection[Any]) -> str:
+    """A list as one text parameter."""
+    return json.dumps(list(values))
+
+
+def _load(dialect: Dialect, session: int, last_seq: int, needs: Needs, now_ms: int) -> Steps[Snapshot]:
+    heads: Rows = ()
+    due: list[Timer] = []
+    next_timer_at_ms = None
+    if needs.heads:
+        heads = yield Statement(f"{_WORK_OF} WHERE w.session = ? AND w.head = 1 ORDER BY w.seq", (session,))
+        rows = yield Statement(
+            f"SELECT {_TIMER} FROM a2_timers WHERE session = ? AND due_at_ms IS NOT NULL"
+            " ORDER BY due_at_ms LIMIT ?",
+            (session, DUE_TIMERS + 1),
+        )
+        timers = [timer for row in rows if isinstance(timer := _timer(row), Timer)]
+        due = [timer for timer in timers[:DUE_TIMERS] if timer.due_at_ms <= now_ms]
+        next_timer_at_ms = timers[len(due)].due_at_ms if len(timers) > len(due) else None
+    entries: dict[str, Entry] = {}
+    ids = [*needs.ids, *(draft.id for timer in due for draft in timer.drafts)]
+    if ids:
+        rows = yield Statement(
+            f"SELECT {_LOG} FROM a2_log l WHERE l.session = ? AND l.id {dialect.any_of}", (session, list_param(ids))
+        )
+        entries = {row[0]: _entry(row) for row in rows}
+    items: Rows = ()
+    seqs = [*needs.seqs, *(entry.seq for entry in entries.values())]
+    if seqs:
+        items = yield Statement(
+            f"{_WORK_OF} WHERE w.session = ? AND w.seq {dialect.any_of}", (session, list_param(seqs))
+        )
+    known: Rows = ()
+    if needs.timers:
+        known = yield Statement(
+            f"SELECT {_TIMER} FROM a2_timers WHERE session = ? AND id {dialect.any_of}",
+            (session, list_param(needs.timers)),
+        )
+    return Snapshot(
+        last_seq=last_seq,
+        entries=entries,
+        items={item.seq: item for item in map(_item, items)},
+        timers={timer.id: timer for timer in map(_timer, known)},
+        heads=tuple(map(_item, heads)),
+        due_timers=tuple(due),
+        next_timer_at_ms=next_timer_at_ms,
+    )
+
+
+def _write(session: int, snapshot: Snapshot, plan: Plan[object]) -> Steps[None]:
+    if plan.entries:
+        yield Statement(
+            "INSERT INTO a2_log (session, seq, id, type, payload, cause, created_at_ms) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            [(session, e.seq, e.id, e.type, e.payload, e.cause, e.created_at_ms) for e in plan.entries],
+            many=True,
+        )
+    for seq in plan.settled:
+        lane = snapshot.items[seq].lane
+        yield Statement("DELETE FROM a2_work WHERE session = ? AND seq = ?", (session, seq))
+        yield Statement(
+            "UPDATE a2_work SET head = 1 WHERE session = ? AND seq ="
+            " (SELECT min(seq) FROM a2_work WHERE session = ? AND lane = ?)",
+            (session, session, lane),
+        )
+    for item in plan.items:
+        if item.seq > snapshot.last_seq:
+            yield Statement(
+                "INSERT INTO a2_work (attempt, failures, lost, ready_at_ms, holder, expires_at_ms, parked_until_ms,"
+                " dead_type, dead_message, dead_at_ms, session, seq, lane, head)"
+                " SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,"
+                " CASE WHEN EXISTS (SELECT 1 FROM a2_work WHERE session = ? AND lane = ?) THEN 0 ELSE 1 END",
+                (*_state(item), session, item.seq, item.lane, session, item.lane),
+            )
+        else:
+            yield Statement(
+                "UPDATE a2_work SET attempt = ?, failures = ?, lost = ?, ready_at_ms = ?, holder = ?,"
+                " expires_at_ms = ?, parked_until_ms = ?, dead_type = ?, dead_message = ?, dead_at_ms = ?"
+                " WHERE session = ? AND seq = ?",
+                (*_state(item), session, item.seq),
+            )
+    for seq, ending in plan.endings.items():
+        yield Statement(
+            "UPDATE a2_log SET ending_kind = ?, ending_reason = ? WHERE session = ? AND seq = ?",
+            (str(ending.kind), ending.reason, session, seq),
+        )
+    for timer in plan.timers:
+        yield Statement(
+            "INSERT INTO a2_timers (session, id, due_at_ms, delay_ms, drafts) VALUES (?, ?, ?, ?, ?)"
+            " ON CONFLICT (session, id) DO UPDATE SET due_at_ms = excluded.due_at_ms,"
+            " delay_ms = excluded.delay_ms, drafts = excluded.drafts",
+            (session, timer.id, *_timer_columns(timer)),
+        )
+    for timer_id in plan.delivered:
+        yield Statement("DELETE FROM a2_timers WHERE session = ? AND id = ?", (session, timer_id))
+
+
+def _moved(wake_at_ms: int | None, wake: WakeBy | WakeAt | None) -> int | None:
+    match wake:
+        case None:
+            return wake_at_ms
+        case WakeAt(at_ms):
+            return at_ms
+        case WakeBy(at_ms):
+            return at_ms if wake_at_ms is None else min(wake_at_ms, at_ms)
+
+
+def _entry(row: Sequence[Any]) -> Entry:
+    id_, type_, payload, cause, created_at_ms, seq, kind, reason = row[:8]
+    ending = None if kind is None else Ending(EndingKind(kind), reason)
+    return Entry(id_, type_, payload, cause, created_at_ms, seq, ending)
+
+
+def _item(row: Sequence[Any]) -> WorkItem:
+    lane, attempt, failures, lost, ready_at_ms, holder, expires_at_ms, parked_until_ms, *dead = row[8:19]
+    return WorkItem(
+        entry=_entry(row),
+        lane=lane,
+        attempt=attempt,
+        failures=failures,
+        lost=lost,
+        ready_at_ms=ready_at_ms,
+        claim=None if holder is None else Claim(holder, expires_at_ms),
+        parked_until_ms=parked_until_ms,
+        dead=None if dead[2] is None else DeadLetter(Failure(dead[0], dead[1]), dead[2]),
+    )
+
+
+def _state(item: WorkItem) -> tuple[Any, ...]:
+    claim = (None, None) if item.claim is None else (item.claim.holder, item.claim.expires_at_ms)
+    dead = (None, None, None)
+    if item.dead is not None:
+        dead = (item.dead.failure.type, item.dead.failure.message, item.dead.at_ms)
+    return (item.attempt, item.failures, item.lost, item.ready_at_ms, *claim, item.parked_until_ms, *dead)
+
+
+def _timer(row: Sequence[Any]) -> TimerRecord:
+    id_, due_at_ms, delay_ms, drafts = row
+    if due_at_ms is None:
+        return Tombstone(id_)
+    return Timer(id_, due_at_ms, delay_ms, tuple(Draft(*draft) for draft in json.loads(drafts)))
+
+
+def _timer_columns(timer: TimerRecord) -> tuple[int | None, int | None, str | None]:
+    if isinstance(timer, Tombstone):
+        return None, None, None
+    drafts = [(draft.id, draft.type, draft.payload, draft.lane) for draft in timer.drafts]
+    return timer.due_at_ms, timer.delay_ms, json.dumps(drafts, ensure_ascii=False)

@@ -1,0 +1,310 @@
+"""The SQLite store: one file, one writer thread per process with group commit, several processes at once."""
+
+import sqlite3
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from os import PathLike, fspath
+from pathlib import Path
+from threading import Condition, Lock, Thread
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from a2asgi.clock import SystemClock
+from a2asgi.errors import ConfigurationError, StoreBroken, StoreUnavailable
+from a2asgi.ports import Answer, Clock, Decide, SessionInfo, SessionKey, Wakes
+from a2asgi.stores import sql
+from a2asgi.threads import Reply, raising, returning
+from a2asgi.times import Duration, duration_ms
+from a2core import Entry, Needs, WorkItem
+
+DIALECT = sql.Dialect(
+    integer="INTEGER",
+    any_of="IN (SELECT value FROM json_each(?))",
+    table_exists="SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?",
+)
+MAX_GROUP = 256
+"""How many transactions share one commit at most, so that the first of them does not wait long."""
+
+T = TypeVar("T")
+Job: TypeAlias = Callable[[sqlite3.Connection], T]
+
+
+class SQLiteStore:
+    """Keeps sessions in one SQLite file, safe for several processes of one machine.
+
+    `synchronous="FULL"` survives a power cut; "NORMAL" may lose the last moments to one, never to a killed process.
+    `busy_timeout` is how long to wait for another process's lock before StoreUnavailable. The directory is made if
+    it is missing. Nothing is opened before `open`.
+    """
+
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        *,
+        synchronous: Literal["FULL", "NORMAL"] = "FULL",
+        busy_timeout: Duration = "30s",
+        clock: Clock | None = None,
+    ) -> None:
+        text = fspath(path)
+        if not text or text.startswith((":memory:", "file:")):
+            raise ConfigurationError(f"SQLiteStore: expected the path of a file, got {text!r}; or use MemoryStore()")
+        if synchronous not in {"FULL", "NORMAL"}:
+            raise ConfigurationError(f'SQLiteStore: expected synchronous "FULL" or "NORMAL", got {synchronous!r}')
+        self._path = Path(text)
+        self._synchronous = synchronous
+        self._busy_timeout_ms = duration_ms(busy_timeout)
+        self._clock = clock or SystemClock()
+        self._lock = Lock()
+        self._writer: _Worker | None = None
+        self._reader: _Worker | None = None
+
+    def __repr__(self) -> str:
+        return f"SQLiteStore({str(self._path)!r}, synchronous={self._synchronous!r})"
+
+    async def open(self) -> None:
+        """As Store.open. Raises StoreBroken for a path that cannot be written, or that is no database."""
+        with self._lock:
+            if self._writer is not None:
+                return
+            self._writer = _Worker("a2-sqlite-writer", self._connect, self._run_group)
+            self._reader = _Worker("a2-sqlite-reader", self._connect, self._run_each)
+        await self._on(self._writer, self._migrate)
+
+    async def close(self) -> None:
+        """As Store.close."""
+        with self._lock:
+            workers = [worker for worker in (self._writer, self._reader) if worker is not None]
+            self._writer = self._reader = None
+        for worker in workers:
+            await worker.stop()
+
+    async def ping(self) -> None:
+        """As Store.ping."""
+        await self._on(self._reader, self._steps(sql.next_wake, (), 0))
+
+    async def transact(self, key: SessionKey, needs: Needs, decide: Decide[Answer]) -> Answer:
+        """As Store.transact: it shares its commit with whatever waits beside it."""
+        return await self._on(self._writer, self._transaction(key, needs, decide))
+
+    def transact_blocking(self, key: SessionKey, needs: Needs, decide: Decide[Answer]) -> Answer:
+        """As Store.transact_blocking: a connection and a commit of its own."""
+        with self._translated():
+            connection = self._connect()
+            try:
+                return _in_transaction(connection, self._transaction(key, needs, decide))
+            finally:
+                connection.close()
+
+    async def read(self, key: SessionKey, after_seq: int, limit: int) -> list[Entry]:
+        """As Store.read."""
+        return await self._on(self._reader, self._steps(sql.read, key, after_seq, limit))
+
+    async def claim_wakes(
+        self, contracts: Collection[str], *, limit: int, lease_ms: int, late_ms: int = 0
+    ) -> Wakes:
+        """As Store.claim_wakes. While nothing is due it only reads."""
+        at_ms = await self._on(self._reader, self._steps(sql.next_wake, contracts, late_ms))
+        now_ms = self._clock.now_ms()
+        if at_ms is None or at_ms > now_ms:
+            return Wakes((), None if at_ms is None else at_ms - now_ms)
+
+        def claim(connection: sqlite3.Connection) -> Wakes:
+            return _run(connection, sql.claim_wakes(contracts, limit, lease_ms, late_ms, self._clock.now_ms()))
+
+        return await self._on(self._writer, claim)
+
+    async def dead_letters(
+        self, contract: str | None = None, *, after: tuple[SessionKey, int] | None = None, limit: int = 100
+    ) -> list[tuple[SessionKey, WorkItem]]:
+        """As Store.dead_letters."""
+        return await self._on(self._reader, self._steps(sql.dead_letters, contract, after, limit))
+
+    async def sessions(
+        self, contract: str | None = None, *, after: SessionKey | None = None, limit: int = 100
+    ) -> list[SessionInfo]:
+        """As Store.sessions."""
+        return await self._on(self._reader, self._steps(sql.sessions, contract, after, limit))
+
+    def _steps(self, operation: Callable[..., sql.Steps[T]], *args: object) -> Job[T]:
+        return lambda connection: _run(connection, operation(*args))
+
+    def _transaction(self, key: SessionKey, needs: Needs, decide: Decide[Answer]) -> Job[Answer]:
+        def job(connection: sqlite3.Connection) -> Answer:
+            return _run(connection, sql.transact(DIALECT, key, needs, decide, self._clock.now_ms()))
+
+        return job
+
+    async def _on(self, worker: "_Worker | None", job: Job[T]) -> T:
+        if worker is None:
+            raise StoreUnavailable(f"{self!r} is not open: await store.open() first, or use it through A2")
+        reply: Reply[T] = Reply()
+        worker.submit(job, reply)
+        with self._translated():
+            return await reply.wait()
+
+    def _migrate(self, connection: sqlite3.Connection) -> None:
+        _run(connection, sql.migrate(DIALECT))
+
+    def _connect(self) -> sqlite3.Connection:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        connection = sqlite3.connect(
+            self._path, timeout=self._busy_timeout_ms / 1_000, isolation_level=None, check_same_thread=False
+        )
+        try:
+            self._enter_wal(connection)
+            connection.execute(f"PRAGMA synchronous={self._synchronous}")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _enter_wal(self, connection: sqlite3.Connection) -> None:
+        """Switch the file to WAL. That needs a moment alone, for which SQLite itself does not wait."""
+        patience = time.monotonic() + self._busy_timeout_ms / 1_000
+        while True:
+            try:
+                [mode] = connection.execute("PRAGMA journal_mode=WAL").fetchone()
+            except sqlite3.OperationalError as error:
+                if not _is_busy(error) or time.monotonic() > patience:
+                    raise
+                time.sleep(0.01)
+            else:
+                break
+        if mode != "wal":
+            raise StoreBroken(f"{self._path}: this file system cannot do WAL (a network path?); use a local disk")
+
+    def _run_group(self, connection: sqlite3.Connection, jobs: "list[_Queued]") -> list[Callable[[], object]]:
+        """Run all in one transaction. Where one of them breaks it, run each in its own, so only that one fails."""
+        try:
+            return _in_transaction(connection, lambda conn: [_outcome(job, conn) for job, _ in jobs])
+        except sqlite3.Error as error:
+            if len(jobs) == 1 or _is_busy(error):
+                return [raising(error) for _ in jobs]
+        return [outcome for queued in jobs for outcome in self._run_group(connection, [queued])]
+
+    def _run_each(self, connection: sqlite3.Connection, jobs: "list[_Queued]") -> list[Callable[[], object]]:
+        outcomes: list[Callable[[], object]] = []
+        for job, _ in jobs:
+            try:
+                outcomes.append(_outcome(job, connection))
+            except sqlite3.Error as error:
+                outcomes.append(raising(error))
+        return outcomes
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Turn the driver's errors into the two that a store has."""
+        try:
+            yield
+        except OSError as error:
+            raise StoreBroken(f"{self._path}: cannot make its directory: {error.strerror}") from error
+        except sqlite3.Error as error:
+            name = getattr(error, "sqlite_errorname", "")
+            if _is_busy(error):
+                raise StoreUnavailable(
+                    f"{self._path}: locked by another connection for {self._busy_timeout_ms} ms; "
+                    "end that transaction, or raise busy_timeout"
+                ) from error
+            if name.startswith(("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_NOMEM", "SQLITE_INTERRUPT")):
+                raise StoreUnavailable(f"{self._path}: {error}") from error
+            if name.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM", "SQLITE_AUTH")):
+                raise StoreBroken(f"{self._path}: cannot be written ({error}); check the path and its rights") from error
+            raise StoreBroken(f"{self._path}: {error}") from error
+
+
+_Queued: TypeAlias = "tuple[Job[Any], Reply[Any]]"
+
+
+class _Worker:
+    """A thread with a connection of its own, which runs whatever jobs wait and then answers all of them."""
+
+    def __init__(
+        self,
+        name: str,
+        connect: Callable[[], sqlite3.Connection],
+        run: "Callable[[sqlite3.Connection, list[_Queued]], list[Callable[[], Any]]]",
+    ) -> None:
+        self._connect = connect
+        self._run = run
+        self._queue: deque[_Queued] = deque()
+        self._ready = Condition()
+        self._stopped: Reply[None] | None = None
+        Thread(target=self._work, name=name, daemon=True).start()
+
+    def submit(self, job: Job[T], reply: Reply[T]) -> None:
+        """Queue a job; its outcome goes to `reply`."""
+        with self._ready:
+            if self._stopped is not None:
+                raise StoreUnavailable("the store is closed")
+            self._queue.append((job, reply))
+            self._ready.notify()
+
+    async def stop(self) -> None:
+        """Finish what is queued, then end the thread and its connection."""
+        reply: Reply[None] = Reply()
+        with self._ready:
+            self._stopped = reply
+            self._ready.notify()
+        await reply.wait()
+
+    def _work(self) -> None:
+        connection: sqlite3.Connection | None = None
+        while jobs := self._take():
+            try:
+                connection = connection or self._connect()
+                outcomes = self._run(connection, jobs)
+            except BaseException as error:  # noqa: BLE001 - it is raised where each of them is awaited
+                outcomes = [raising(error) for _ in jobs]
+            for (_, reply), outcome in zip(jobs, outcomes, strict=True):
+                reply.set(outcome)
+        if connection is not None:
+            connection.close()
+        if self._stopped is not None:
+            self._stopped.set(returning(None))
+
+    def _take(self) -> list[_Queued]:
+        """Wait for jobs, and take all of them up to a bound; none once stopped."""
+        with self._ready:
+            while not self._queue and self._stopped is None:
+                self._ready.wait()
+            return [self._queue.popleft() for _ in range(min(len(self._queue), MAX_GROUP))]
+
+
+def _outcome(job: Job[T], connection: sqlite3.Connection) -> Callable[[], T]:
+    """Run one job. What a decision raises is its own outcome; it wrote nothing. The driver's errors end the group."""
+    try:
+        return returning(job(connection))
+    except sqlite3.Error:
+        raise
+    except Exception as error:  # noqa: BLE001 - it is raised again where the job is awaited
+        return raising(error)
+
+
+def _in_transaction(connection: sqlite3.Connection, job: Job[T]) -> T:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        result = job(connection)
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    return result
+
+
+def _run(connection: sqlite3.Connection, steps: sql.Steps[T]) -> T:
+    """Execute a generator of statements."""
+    rows: sql.Rows | None = None
+    while True:
+        try:
+            statement = steps.send(rows)  # type: ignore[arg-type] - a generator starts with None
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        execute = connection.executemany if statement.many else connection.execute
+        rows = execute(statement.sql, statement.params).fetchall()
+
+
+def _is_busy(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))

@@ -1,0 +1,80 @@
+"""The bridge between threads and an event loop: answers that travel to the loop that waits for them."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import copy_context
+from threading import Thread
+from typing import Generic, TypeVar
+
+import anyio
+from anyio.lowlevel import current_token
+
+T = TypeVar("T")
+
+
+class Loop:
+    """The event loop of the calling task, to be spoken to from any thread without waiting for it."""
+
+    def __init__(self) -> None:
+        native = current_token().native_token
+        # asyncio and trio name the same operation differently
+        self._call_soon: Callable[[Callable[[], object]], object] = getattr(
+            native, "call_soon_threadsafe", None
+        ) or native.run_sync_soon
+
+    def call_soon(self, function: Callable[[], object]) -> None:
+        """Run `function` on the loop soon. A loop that has ended runs nothing: who waited there is gone."""
+        with suppress(RuntimeError):
+            self._call_soon(function)
+
+
+class Reply(Generic[T]):
+    """One answer from a thread. Made on the loop, set on any thread, awaited on the loop."""
+
+    def __init__(self) -> None:
+        self._loop = Loop()
+        self._done = anyio.Event()
+        self._outcome: Callable[[], T]
+
+    def set(self, outcome: Callable[[], T]) -> None:
+        """Deliver: the waiter calls `outcome`, which returns the value or raises the error."""
+        self._outcome = outcome
+        self._loop.call_soon(self._done.set)
+
+    async def wait(self) -> T:
+        """Wait for the answer. Cancelling the wait abandons the thread's work, it does not stop it."""
+        await self._done.wait()
+        return self._outcome()
+
+
+def returning(value: T) -> Callable[[], T]:
+    """An outcome that returns `value`."""
+    return lambda: value
+
+
+def raising(error: BaseException) -> Callable[[], T]:
+    """An outcome that raises `error`."""
+
+    def raise_it() -> T:
+        raise error
+
+    return raise_it
+
+
+async def run_in_thread(function: Callable[[], T], name: str) -> T:
+    """Run a plain function on a daemon thread of its own, with the caller's context variables.
+
+    A pool's threads would keep the process from ending while one of them is stuck; a daemon thread does not.
+    """
+    reply: Reply[T] = Reply()
+    context = copy_context()
+
+    def work() -> None:
+        try:
+            outcome = returning(context.run(function))
+        except BaseException as error:  # noqa: BLE001 - it is raised again where it is awaited
+            outcome = raising(error)
+        reply.set(outcome)
+
+    Thread(target=work, name=name, daemon=True).start()
+    return await reply.wait()

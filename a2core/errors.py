@@ -1,0 +1,61 @@
+"""The exceptions of both packages' callers: each names what was expected, what came, and what to do."""
+
+from typing import ClassVar
+
+
+class A2Error(Exception):
+    """Base of every error that a2 raises on purpose.
+
+    `code` is stable and meant for programs; the text is meant for people and may change.
+    """
+
+    code: ClassVar[str] = "A2_ERROR"
+
+
+class InvalidPayload(A2Error, ValueError):
+    """A payload that JSON, or the event's own type, cannot hold. `path` points at the value (`$.items[2].price`)."""
+
+    code = "INVALID_PAYLOAD"
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class InvalidName(A2Error, ValueError):
+    """An id, contract name, session id or lane that no store or wire could carry."""
+
+    code = "INVALID_NAME"
+
+
+MAX_NAME_CHARS = 1_024
+"""Longest id in characters. Ids are index keys: PostgreSQL refuses index rows above 2,704 bytes."""
+
+
+def check_name(kind: str, value: object) -> str:
+    """Return `value` if it can serve as an id: a non-empty string of at most 1,024 characters (wire.md, top).
+
+    `kind` is the word used in the message ("session id").
+    Raises InvalidName for another type, an empty or over-long text, a NUL or a lone surrogate.
+    """
+    if not isinstance(value, str):
+        raise InvalidName(f"{kind}: expected a string, got {type(value).__name__}")
+    if not value:
+        raise InvalidName(f"{kind}: expected a non-empty string, got an empty one")
+    if len(value) > MAX_NAME_CHARS:
+        raise InvalidName(f"{kind}: expected at most {MAX_NAME_CHARS} characters, got {len(value)}; hash long keys")
+    if "\x00" in value or not is_unicode(value):
+        raise InvalidName(f"{kind}: {value!r} holds a NUL or a lone surrogate, which not every store can keep")
+    return value
+
+
+def is_unicode(text: str) -> bool:
+    """Whether `text` has no lone surrogate, so that UTF-8 can carry it."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

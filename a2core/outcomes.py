@@ -1,0 +1,107 @@
+"""Outcomes: how a holder ends one attempt. Every one is fenced by the attempt, so a stale holder writes nothing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from a2core.backoff import RetryPolicy
+from a2core.claims import held_item
+from a2core.events import Conflict, write_batch
+from a2core.plan import Plan, Snapshot, WakeBy
+from a2core.records import DeadLetter, Draft, Ending, Entry, Failure, Roster, WorkItem
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The event is handled for good; `entries` are the events that its handler produced."""
+
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Retrying:
+    """The event will be claimable again at `ready_at_ms`."""
+
+    ready_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Buried:
+    """The event is a dead letter, and blocks its lane until it is resolved or redriven."""
+
+    dead: DeadLetter
+
+
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """The claim is someone else's by now, or ended: nothing was written."""
+
+
+def decide_settle(  # noqa: PLR0913 - one argument for each part of an outcome
+    snapshot: Snapshot,
+    now_ms: int,
+    *,
+    seq: int,
+    attempt: int,
+    drafts: Sequence[Draft],
+    roster: Roster,
+    ending: Ending | None = None,
+) -> Plan[Settled | Stale | Conflict]:
+    """Settle the event and append what its handler produced, in one transaction. Needs the seq and the drafts' ids.
+
+    A draft whose id is in the log with other content is a Conflict, and nothing is written. The wake-up that came with
+    the claim stands, so what follows in the lane is looked after if the holder dies now.
+    """
+    item = held_item(snapshot, seq, attempt)
+    if item is None:
+        return Plan(Stale())
+    written = write_batch(snapshot.entries, snapshot.last_seq, now_ms, drafts, roster, cause=item.entry.id)
+    if isinstance(written, Conflict):
+        return Plan(written)
+    entries, new, items = written
+    return Plan(
+        Settled(entries),
+        entries=new,
+        items=items,
+        settled=(seq,),
+        endings={} if ending is None else {seq: ending},
+    )
+
+
+def decide_fail(  # noqa: PLR0913 - who, which attempt, which policy, what went wrong
+    snapshot: Snapshot, now_ms: int, *, seq: int, attempt: int, policy: RetryPolicy, failure: Failure
+) -> Plan[Retrying | Buried | Stale]:
+    """Count a failure: try again after the backoff, or bury the event once the budget is spent. Needs the seq."""
+    item = held_item(snapshot, seq, attempt)
+    if item is None:
+        return Plan(Stale())
+    failures = item.failures + 1
+    item = replace(item, failures=failures)
+    if failures >= policy.max_failures:
+        return _bury(item, failure, now_ms)
+    return _retry(item, now_ms + policy.backoff.delay_ms(failures, item.entry.id))
+
+
+def decide_snooze(
+    snapshot: Snapshot, now_ms: int, *, seq: int, attempt: int, delay_ms: int
+) -> Plan[Retrying | Stale]:
+    """Make the event claimable again after `delay_ms`; that is not a failure. Needs the seq."""
+    item = held_item(snapshot, seq, attempt)
+    return Plan(Stale()) if item is None else _retry(item, now_ms + delay_ms)
+
+
+def decide_give_up(
+    snapshot: Snapshot, now_ms: int, *, seq: int, attempt: int, failure: Failure
+) -> Plan[Buried | Stale]:
+    """Bury the event at once, whatever is left of its budget. Needs the seq."""
+    item = held_item(snapshot, seq, attempt)
+    return Plan(Stale()) if item is None else _bury(replace(item, failures=item.failures + 1), failure, now_ms)
+
+
+def _retry(item: WorkItem, ready_at_ms: int) -> Plan[Retrying]:
+    waiting = replace(item, claim=None, ready_at_ms=ready_at_ms)
+    return Plan(Retrying(ready_at_ms), items=(waiting,), wake=WakeBy(ready_at_ms))
+
+
+def _bury(item: WorkItem, failure: Failure, now_ms: int) -> Plan[Buried]:
+    dead = DeadLetter(failure, now_ms)
+    return Plan(Buried(dead), items=(replace(item, claim=None, dead=dead),))

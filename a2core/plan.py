@@ -1,0 +1,78 @@
+"""What a decision reads and what it writes: Needs, Snapshot and Plan, the whole contract with a store."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeAlias, TypeVar
+
+from a2core.records import Ending, Entry, Timer, TimerRecord, WorkItem
+
+Answer = TypeVar("Answer", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a store loads for a decision, besides the last seq.
+
+    `ids`: events by id, and their open work; `seqs`: open work by seq; `timers`: timers by id;
+    `heads`: the first open item of each lane, the timers that are due (a bounded number) and the next one's time.
+    """
+
+    ids: tuple[str, ...] = ()
+    seqs: tuple[int, ...] = ()
+    timers: tuple[str, ...] = ()
+    heads: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a store found of it, in one transaction. `entries` also holds the events that due timers would append."""
+
+    last_seq: int = 0
+    entries: Mapping[str, Entry] = field(default_factory=dict)
+    items: Mapping[int, WorkItem] = field(default_factory=dict)
+    timers: Mapping[str, TimerRecord] = field(default_factory=dict)
+    heads: tuple[WorkItem, ...] = ()
+    due_timers: tuple[Timer, ...] = ()
+    next_timer_at_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WakeBy:
+    """The session must be looked at by `at_ms`, or earlier if that was already so."""
+
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class WakeAt:
+    """The session must be looked at exactly at `at_ms`, or never: only a plan that saw all heads may say so."""
+
+    at_ms: int | None
+
+
+Wake: TypeAlias = WakeBy | WakeAt
+
+
+@dataclass(frozen=True, slots=True)
+class Plan(Generic[Answer]):
+    """Rows to write in the transaction that loaded the snapshot, and what the caller is told.
+
+    `entries` are inserted; `items` and `timers` are inserted or replaced; `settled` work and `delivered` timers are
+    deleted; `endings` are noted on log entries by seq; `wake` moves the session's next wake-up, None leaves it.
+    """
+
+    answer: Answer
+    entries: tuple[Entry, ...] = ()
+    items: tuple[WorkItem, ...] = ()
+    settled: tuple[int, ...] = ()
+    endings: Mapping[int, Ending] = field(default_factory=dict)
+    timers: tuple[TimerRecord, ...] = ()
+    delivered: tuple[str, ...] = ()
+    wake: Wake | None = None
+
+    @property
+    def writes(self) -> bool:
+        """Whether there is anything to write."""
+        return bool(
+            self.entries or self.items or self.settled or self.endings or self.timers or self.delivered or self.wake
+        )

@@ -1,0 +1,237 @@
+"""One session in a few dicts: it loads what a decision needs, applies the plan, and decides nothing."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Concatenate, ParamSpec, TypeVar
+
+from a2core import (
+    Appended,
+    Backoff,
+    Buried,
+    Cancelled,
+    Claimed,
+    Conflict,
+    Delivered,
+    Draft,
+    Ending,
+    Entry,
+    Failure,
+    Needs,
+    NotDead,
+    Plan,
+    Redriven,
+    Released,
+    Renewed,
+    Resolved,
+    Retrying,
+    RetryPolicy,
+    Roster,
+    ScheduleAnswer,
+    Settled,
+    Snapshot,
+    Stale,
+    Timer,
+    TimerRecord,
+    WakeAt,
+    WakeBy,
+    WorkItem,
+    decide_append,
+    decide_cancel,
+    decide_claim,
+    decide_delivery,
+    decide_fail,
+    decide_give_up,
+    decide_redrive,
+    decide_release,
+    decide_renew,
+    decide_resolve,
+    decide_schedule,
+    decide_settle,
+    decide_snooze,
+)
+
+Answer = TypeVar("Answer")
+Args = ParamSpec("Args")
+
+TTL_MS = 30_000
+WINDOW_MS = 35_000
+BOOM = Failure("ValueError", "boom")
+STEADY = Backoff(base_ms=1_000, jitter_percent=0)
+ROSTER = Roster({"order": RetryPolicy(max_failures=3, max_lost=3, backoff=STEADY)}, frozenset({"note"}))
+
+
+def draft(event_id: str, *, lane: str = "main", event_type: str = "order", payload: str = "{}") -> Draft:
+    return Draft(event_id, event_type, payload, lane)
+
+
+def entry(event_id: str, seq: int = 1, *, event_type: str = "order", payload: str = "{}") -> Entry:
+    return Entry(event_id, event_type, payload, None, 0, seq)
+
+
+def held(*items: WorkItem) -> Mapping[int, int]:
+    return {item.seq: item.attempt for item in items}
+
+
+@dataclass(slots=True)
+class Session:
+    """The rows of one session. A command loads a snapshot, decides, applies the plan, and answers."""
+
+    entries: dict[str, Entry] = field(default_factory=dict)
+    items: dict[int, WorkItem] = field(default_factory=dict)
+    timers: dict[str, TimerRecord] = field(default_factory=dict)
+    settled: tuple[int, ...] = ()
+    wake_at_ms: int | None = None
+    roster: Roster = ROSTER
+    due_limit: int = 2
+    plan: Plan[object] = field(default=Plan(None), compare=False)
+
+    def copy(self) -> "Session":
+        return replace(self, entries=dict(self.entries), items=dict(self.items), timers=dict(self.timers))
+
+    def heads(self) -> tuple[WorkItem, ...]:
+        lanes: dict[str, WorkItem] = {}
+        for seq in sorted(self.items):
+            lanes.setdefault(self.items[seq].lane, self.items[seq])
+        return tuple(lanes.values())
+
+    def load(self, needs: Needs, now_ms: int) -> Snapshot:
+        waiting = sorted(
+            (record for record in self.timers.values() if isinstance(record, Timer)),
+            key=lambda timer: timer.due_at_ms,
+        )
+        due = tuple(timer for timer in waiting if timer.due_at_ms <= now_ms)[: self.due_limit]
+        later = [timer.due_at_ms for timer in waiting if timer not in due]
+        ids = {*needs.ids, *(draft.id for timer in due for draft in timer.drafts if needs.heads)}
+        entries = {event_id: self.entries[event_id] for event_id in ids & self.entries.keys()}
+        seqs = {*needs.seqs, *(entries[event_id].seq for event_id in entries.keys() & {*needs.ids})}
+        return Snapshot(
+            last_seq=len(self.entries),
+            entries=entries,
+            items={seq: self.items[seq] for seq in seqs & self.items.keys()},
+            timers={timer_id: self.timers[timer_id] for timer_id in {*needs.timers} & self.timers.keys()},
+            heads=tuple(reversed(self.heads())) if needs.heads else (),
+            due_timers=tuple(reversed(due)) if needs.heads else (),
+            next_timer_at_ms=min(later, default=None) if needs.heads else None,
+        )
+
+    def apply(self, plan: Plan[Answer]) -> Answer:
+        self.plan = plan
+        for new in plan.entries:
+            assert len(self.entries) + 1 == new.seq
+            assert new.id not in self.entries
+            self.entries[new.id] = new
+        self.items |= {item.seq: item for item in plan.items}
+        for seq in plan.settled:
+            del self.items[seq]
+            self.settled += (seq,)
+        by_seq = {old.seq: old for old in self.entries.values()}
+        for seq, ending in plan.endings.items():
+            self.entries[by_seq[seq].id] = replace(by_seq[seq], ending=ending)
+        self.timers |= {record.id: record for record in plan.timers}
+        for timer_id in plan.delivered:
+            del self.timers[timer_id]
+        match plan.wake:
+            case WakeBy(at_ms):
+                self.wake_at_ms = at_ms if self.wake_at_ms is None else min(self.wake_at_ms, at_ms)
+            case WakeAt(at):
+                self.wake_at_ms = at
+            case None:
+                pass
+        return plan.answer
+
+    def run(
+        self,
+        needs: Needs,
+        decide: Callable[Concatenate[Snapshot, int, Args], Plan[Answer]],
+        now_ms: int,
+        *args: Args.args,
+        **kwargs: Args.kwargs,
+    ) -> Answer:
+        return self.apply(decide(self.load(needs, now_ms), now_ms, *args, **kwargs))
+
+    def append(self, *drafts: Draft, now_ms: int) -> Appended | Conflict:
+        needs = Needs(ids=tuple(draft.id for draft in drafts))
+        by_ms = now_ms + WINDOW_MS
+        return self.run(needs, decide_append, now_ms, drafts=drafts, roster=self.roster, wake_by_ms=by_ms)
+
+    def claim(self, *, now_ms: int, limit: int = 10, holder: str = "h1", ttl_ms: int = TTL_MS) -> Claimed:
+        needs = Needs(heads=True)
+        until_ms = now_ms + ttl_ms
+        return self.run(
+            needs,
+            decide_claim,
+            now_ms,
+            holder=holder,
+            limit=limit,
+            roster=self.roster,
+            expires_at_ms=until_ms,
+        )
+
+    def claim_one(self, *, now_ms: int) -> WorkItem:
+        [item] = self.claim(now_ms=now_ms).items
+        return item
+
+    def renew(self, *items: WorkItem, now_ms: int, ttl_ms: int = TTL_MS) -> Renewed:
+        needs = Needs(seqs=tuple(held(*items)), heads=True)
+        return self.run(needs, decide_renew, now_ms, held=held(*items), expires_at_ms=now_ms + ttl_ms)
+
+    def release(self, *items: WorkItem, now_ms: int) -> Released:
+        return self.run(Needs(seqs=tuple(held(*items))), decide_release, now_ms, held=held(*items))
+
+    def settle(
+        self, item: WorkItem, *drafts: Draft, now_ms: int, ending: Ending | None = None
+    ) -> Settled | Stale | Conflict:
+        needs = Needs(seqs=(item.seq,), ids=tuple(draft.id for draft in drafts))
+        seq, attempt, roster = item.seq, item.attempt, self.roster
+        return self.run(
+            needs,
+            decide_settle,
+            now_ms,
+            seq=seq,
+            attempt=attempt,
+            drafts=drafts,
+            roster=roster,
+            ending=ending,
+        )
+
+    def fail(self, item: WorkItem, *, now_ms: int, failure: Failure = BOOM) -> Retrying | Buried | Stale:
+        needs, policy = Needs(seqs=(item.seq,)), self.roster.handled[item.entry.type]
+        return self.run(
+            needs, decide_fail, now_ms, seq=item.seq, attempt=item.attempt, policy=policy, failure=failure
+        )
+
+    def snooze(self, item: WorkItem, *, now_ms: int, delay_ms: int) -> Retrying | Stale:
+        needs = Needs(seqs=(item.seq,))
+        return self.run(needs, decide_snooze, now_ms, seq=item.seq, attempt=item.attempt, delay_ms=delay_ms)
+
+    def give_up(self, item: WorkItem, *, now_ms: int, failure: Failure = BOOM) -> Buried | Stale:
+        needs = Needs(seqs=(item.seq,))
+        return self.run(needs, decide_give_up, now_ms, seq=item.seq, attempt=item.attempt, failure=failure)
+
+    def resolve(self, event_id: str, reason: str = "no use", *, now_ms: int) -> Resolved | NotDead:
+        return self.run(Needs(ids=(event_id,)), decide_resolve, now_ms, event_id=event_id, reason=reason)
+
+    def redrive(self, event_id: str, *, now_ms: int) -> Redriven | NotDead:
+        return self.run(Needs(ids=(event_id,)), decide_redrive, now_ms, event_id=event_id)
+
+    def schedule(self, timer: Timer, *, now_ms: int, keep: bool = True) -> ScheduleAnswer:
+        needs = Needs(ids=tuple(draft.id for draft in timer.drafts), timers=(timer.id,))
+        return self.run(needs, decide_schedule, now_ms, timer=timer, keep=keep)
+
+    def cancel(self, timer: Timer, *, now_ms: int) -> Cancelled | Delivered:
+        first = timer.drafts[0].id
+        needs = Needs(ids=(first,), timers=(timer.id,))
+        return self.run(needs, decide_cancel, now_ms, timer_id=timer.id, first_event_id=first)
+
+    def deliver(self, timer: Timer, *, now_ms: int) -> Appended | Conflict | Cancelled:
+        drafts, by_ms = timer.drafts, now_ms + WINDOW_MS
+        needs = Needs(ids=tuple(draft.id for draft in drafts), timers=(timer.id,))
+        return self.run(
+            needs,
+            decide_delivery,
+            now_ms,
+            timer_id=timer.id,
+            drafts=drafts,
+            roster=self.roster,
+            wake_by_ms=by_ms,
+        )

@@ -1,0 +1,91 @@
+"""Names that every store and wire can carry, and errors that programs and people can read."""
+
+import pytest
+
+from a2core import A2Error, InvalidName, InvalidPayload, check_name
+from a2core.errors import is_unicode
+
+STORABLE = "holds a NUL or a lone surrogate, which not every store can keep"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a", " ", "order:17/é", "\U0001f378", "\x01", "x" * 1_024, "\U0001f378" * 1_024],
+    ids=["one", "space", "accents", "C3-pair", "control", "longest", "longest-wide"],
+)
+def test_a_name_comes_back_as_it_is(name: str) -> None:
+    """A text of 1 to 1,024 characters is a name, whatever its alphabet."""
+    assert name == check_name("event id", name)
+
+
+@pytest.mark.parametrize(
+    ("value", "complaint"),
+    [
+        pytest.param(None, "expected a string, got NoneType", id="none"),
+        pytest.param(7, "expected a string, got int", id="number"),
+        pytest.param(b"a", "expected a string, got bytes", id="bytes"),
+        pytest.param("", "expected a non-empty string, got an empty one", id="empty"),
+        pytest.param("x" * 1_025, "expected at most 1024 characters, got 1025; hash long keys", id="long"),
+        pytest.param("a\x00b", rf"'a\x00b' {STORABLE}", id="C2-nul"),
+        pytest.param("\x00", rf"'\x00' {STORABLE}", id="C2-nul-alone"),
+        pytest.param("\ud83d", rf"'\ud83d' {STORABLE}", id="C3-high"),
+        pytest.param("a\udf78", rf"'a\udf78' {STORABLE}", id="C3-low"),
+        pytest.param("\udf78\ud83c", rf"'\udf78\ud83c' {STORABLE}", id="C3-swapped"),
+    ],
+)
+def test_what_is_no_name_is_refused(value: object, complaint: str) -> None:
+    """What a store or the wire could not carry is refused with its kind, what came, and a text that can be sent."""
+    with pytest.raises(InvalidName) as refusal:
+        check_name("session id", value)
+    assert f"session id: {complaint}" == str(refusal.value)
+    assert str(refusal.value).isascii()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", True),
+        ("plain", True),
+        ("\x00", True),
+        ("é", True),
+        ("\ud7ff\ue000", True),
+        ("\U0001f378", True),
+        ("\ud800", False),
+        ("é\udbff", False),
+        ("\udc00é", False),
+        ("a\udfff", False),
+    ],
+    ids=ascii,
+)
+def test_unicode_text_has_no_lone_surrogate(text: str, expected: bool) -> None:  # noqa: FBT001 - a row's expectation
+    """A text is Unicode exactly when no code point of it lies from U+D800 to U+DFFF."""
+    assert expected is is_unicode(text)
+
+
+def test_an_invalid_payload_points_at_the_value() -> None:
+    """The error holds path and reason apart for programs, and together for people."""
+    error = InvalidPayload("$.items[2].price", "nan is not a JSON number")
+    assert "$.items[2].price" == error.path
+    assert "nan is not a JSON number" == error.reason
+    assert "$.items[2].price: nan is not a JSON number" == str(error)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (A2Error("?"), "A2_ERROR"),
+        (InvalidPayload("$", "?"), "INVALID_PAYLOAD"),
+        (InvalidName("?"), "INVALID_NAME"),
+    ],
+    ids=["base", "payload", "name"],
+)
+def test_an_error_has_a_stable_code(error: A2Error, code: str) -> None:
+    """Programs tell errors apart by a code that does not change."""
+    assert code == error.code
+
+
+@pytest.mark.parametrize("kind", [InvalidPayload, InvalidName])
+def test_a_bad_value_is_a_value_error_of_ours(kind: type[Exception]) -> None:
+    """A caller may catch what a2 raises on purpose as A2Error, or a bad value as ValueError."""
+    assert issubclass(kind, A2Error)
+    assert issubclass(kind, ValueError)

@@ -1,0 +1,248 @@
+"""What a payload may be, how it is written, and when two texts mean the same."""
+
+import datetime
+import json
+import math
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from a2core import EndingKind, InvalidPayload, Json, decode_json, encode_json, same_json
+
+LONE = "the text holds a lone surrogate, which is not Unicode text"
+DEEP = "the payload is nested deeper than 97 levels"
+LONG = "the integer has thousands of digits"
+LARGEST = 2**14_000 - 1
+
+scalars = (
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+)
+values: st.SearchStrategy[Json] = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def nested(levels: int) -> Json:
+    """Arrays and objects in turn, `levels` deep."""
+    value: Json = []
+    for level in range(1, levels):
+        value = {"a": value} if level % 2 else [value]
+    return value
+
+
+def refusal_of(value: object) -> tuple[str, str]:
+    with pytest.raises(InvalidPayload) as refusal:
+        encode_json(value)
+    return refusal.value.path, refusal.value.reason
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "null"),
+        (True, "true"),
+        (False, "false"),
+        (0, "0"),
+        (-12, "-12"),
+        (1.5, "1.5"),
+        (1e300, "1e+300"),
+        ("", '""'),
+        ("é \U0001f378 \u2028", '"é \U0001f378 \u2028"'),
+        ('"\\\n', '"\\"\\\\\\n"'),
+        pytest.param("a\x00b", '"a\\u0000b"', id="C2-nul"),
+        ([], "[]"),
+        ({}, "{}"),
+        ((1, (2,)), "[1,[2]]"),
+        ({"b": 1, "a": [2, {"c": None}]}, '{"b":1,"a":[2,{"c":null}]}'),
+        ({"": {"é": "\x00", "\x00": 1}}, '{"":{"é":"\\u0000","\\u0000":1}}'),
+        (EndingKind.SKIPPED, '"skipped"'),
+    ],
+    ids=ascii,
+)
+def test_a_value_is_written_compactly(value: object, text: str) -> None:
+    """A payload is written without spaces, in the order of its keys, with non-ASCII characters as they are."""
+    assert text == encode_json(value)
+
+
+@pytest.mark.parametrize("value", [LARGEST, -LARGEST], ids=["most", "least"])
+def test_the_largest_integer_comes_back(value: int) -> None:
+    """An integer of 14,000 bits is written and read exactly."""
+    assert value == decode_json(encode_json(value))
+
+
+@pytest.mark.parametrize(
+    ("value", "path", "reason"),
+    [
+        pytest.param(math.nan, "$", "nan is not a JSON number; send None or a text instead", id="nan"),
+        pytest.param(
+            {"x": math.nan}, "$.x", "nan is not a JSON number; send None or a text instead", id="C1-nan"
+        ),
+        pytest.param(
+            [math.inf], "$[0]", "inf is not a JSON number; send None or a text instead", id="C1-inf"
+        ),
+        pytest.param(
+            [-math.inf], "$[0]", "-inf is not a JSON number; send None or a text instead", id="C1-minus"
+        ),
+        pytest.param("\ud83d", "$", LONE, id="C3-value"),
+        pytest.param(["é", "a\udf78"], "$[1]", LONE, id="C3-item"),
+        pytest.param(
+            {"a": {"b\ud83d": 1}},
+            "$.a",
+            r"the key 'b\ud83d' holds a lone surrogate, which is not Unicode text",
+            id="C3-key",
+        ),
+        pytest.param(LARGEST + 1, "$", LONG, id="long-integer"),
+        pytest.param([0, -LARGEST - 1], "$[1]", LONG, id="long-negative"),
+        pytest.param({1: 2}, "$", "the key 1 is of type int; JSON keys are text", id="number-key"),
+        pytest.param(
+            [{None: 2}], "$[0]", "the key None is of type NoneType; JSON keys are text", id="none-key"
+        ),
+        pytest.param({True: 2}, "$", "the key True is of type bool; JSON keys are text", id="boolean-key"),
+        pytest.param({"items": [1, 2, {"price": math.nan}]}, "$.items[2].price", None, id="path-mixed"),
+        pytest.param({"a b": [math.nan]}, '$["a b"][0]', None, id="path-space"),
+        pytest.param({"": math.nan}, '$[""]', None, id="path-empty-key"),
+        pytest.param({'"\\': math.nan}, r'$["\"\\"]', None, id="path-quote"),
+        pytest.param({"1": math.nan}, '$["1"]', None, id="path-digit"),
+        pytest.param({"é_1": {"\U0001f378": math.nan}}, '$.é_1["\U0001f378"]', None, id="path-accents"),
+        pytest.param(((), (0, (math.nan,))), "$[1][1][0]", None, id="path-tuples"),
+        pytest.param({"a": 1, "b": [math.nan], "c": math.inf}, "$.b[0]", None, id="first-fault"),
+        pytest.param({"a": math.inf, 1: 2}, "$.a", None, id="fault-before-key"),
+        pytest.param({1: 2, "a": math.inf}, "$", None, id="key-before-fault"),
+    ],
+)
+def test_the_first_fault_is_named(value: object, path: str, reason: str | None) -> None:
+    """What JSON cannot hold is refused with the path of the first such value, and never written as null."""
+    found_path, found_reason = refusal_of(value)
+    assert path == found_path
+    assert (reason or found_reason) == found_reason
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (b"a", "bytes"),
+        ({1, 2}, "set"),
+        (Decimal("1.5"), "Decimal"),
+        (datetime.date(2026, 12, 1), "date"),
+        (1j, "complex"),
+        (range(3), "range"),
+        (object(), "object"),
+        (int, "type"),
+    ],
+    ids=["bytes", "set", "decimal", "date", "complex", "range", "object", "type"],
+)
+def test_another_kind_of_value_is_refused(value: object, kind: str) -> None:
+    """A value of another type is refused by its type's name, with what to do instead."""
+    reason = f"{kind} is not a JSON value; convert it to text, a number, a list or a dict"
+    assert ("$.a[0]", reason) == refusal_of({"a": [value]})
+
+
+@pytest.mark.parametrize("digits", [4_301, 100_000])
+def test_a_key_that_cannot_be_printed_is_refused_as_any_other(digits: int) -> None:
+    """A key that is an integer of thousands of digits is an invalid payload, as every other key that is not text."""
+    path, _ = refusal_of({"a": {10**digits: None}})
+    assert "$.a" == path
+
+
+def test_a_payload_may_be_97_levels_deep() -> None:
+    """Nesting of 97 levels is accepted, so that a task around it stays within the 100 of the wire."""
+    deepest = nested(97)
+    text = encode_json(deepest)
+    assert 97 == text.count("[") + text.count("{")
+    assert deepest == decode_json(text)
+
+
+@pytest.mark.parametrize("levels", [98, 99, 100_000])
+def test_a_deeper_payload_is_refused(levels: int) -> None:
+    """The 98th level is refused, however many follow: no stack is exhausted, and its path has 97 steps."""
+    path, reason = refusal_of([nested(levels - 1)])
+    assert DEEP == reason
+    assert 97 == path.count("[") + path.count(".")
+
+
+@pytest.mark.parametrize("innermost", [[], {}, ()], ids=["list", "dict", "tuple"])
+def test_an_empty_container_is_a_level(innermost: object) -> None:
+    """Lists, tuples and dicts count as levels, empty or not; a scalar at the same depth does not."""
+    around: object = innermost
+    scalar: object = 1
+    for _ in range(97):
+        around, scalar = [around], [scalar]
+    assert ("$" + "[0]" * 97, DEEP) == refusal_of(around)
+    assert "[" * 97 + "1" + "]" * 97 == encode_json(scalar)
+
+
+def test_a_value_that_holds_itself_is_refused() -> None:
+    """A cycle is refused as nesting without end."""
+    loop: list[object] = [1]
+    loop.append(loop)
+    assert ("$" + "[1]" * 97, DEEP) == refusal_of(loop)
+
+
+@given(values)
+def test_what_is_written_comes_back(value: Json) -> None:
+    """Every JSON value is read back as it was, to the type of each number and the order of the keys."""
+    assert repr(value) == repr(decode_json(encode_json(value)))
+
+
+@given(
+    st.lists(st.integers(0, 3) | st.text(), max_size=8), st.sampled_from([math.nan, "\ud800", b"", {1: 1}])
+)
+def test_a_planted_fault_is_found_at_its_path(steps: list[int | str], fault: object) -> None:
+    """Wherever a fault is planted, the path leads to it: `[i]` for an item, `.key` or `["key"]` for a member."""
+    value, path = fault, "$"
+    for step in reversed(steps):
+        value = {"": 0, step: value} if isinstance(step, str) else [*range(step), value]
+    for step in steps:
+        if isinstance(step, int):
+            path += f"[{step}]"
+        else:
+            path += f".{step}" if step.isidentifier() else f"[{json.dumps(step, ensure_ascii=False)}]"
+    found_path, _ = refusal_of(value)
+    assert path == found_path
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ("{}", "{}", True),
+        ('{"a":1,"b":[{"c":2,"d":3}]}', '{"b":[{"d":3,"c":2}],"a":1}', True),
+        ('{"a":1}', '{"a":2}', False),
+        ('{"a":1}', '{"a":1,"b":null}', False),
+        ("[1,2]", "[2,1]", False),
+        ("1", "true", False),
+        ("0", "false", False),
+        ("null", "false", False),
+        ('"1"', "1", False),
+        ("[]", "{}", False),
+        ('"\u00e9"', '"e\u0301"', False),
+        pytest.param('"\\ud83c\\udf78"', '"\U0001f378"', True, id="C3-pair"),
+    ],
+    ids=ascii,
+)
+def test_the_order_of_keys_does_not_count(one: str, other: str, expected: bool) -> None:  # noqa: FBT001 - as above
+    """Two texts are the same when they hold the same value: keys in any order, arrays and types exactly."""
+    assert expected is same_json(one, other)
+    assert expected is same_json(other, one)
+
+
+def backwards(value: Json) -> Json:
+    """The same value, with the keys of every object in the other order."""
+    match value:
+        case dict():
+            return {key: backwards(value[key]) for key in reversed(value)}
+        case list():
+            return [backwards(item) for item in value]
+        case _:
+            return value
+
+
+@given(values)
+def test_a_value_is_the_same_backwards(value: Json) -> None:
+    """Turning the keys of every object round leaves a value the same; wrapping it makes another."""
+    text = encode_json(value)
+    assert same_json(text, encode_json(backwards(value)))
+    assert not same_json(text, encode_json([value]))
