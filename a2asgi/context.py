@@ -37,7 +37,7 @@ class Timers(Protocol):
 
 
 @dataclass(slots=True)
-class Attempt:
+class AttemptInfo:
     """What both kinds of context know of the attempt.
 
     `number` counts the claims of this event from 1; `deadline` is when the platform or the handler's time-out ends
@@ -56,7 +56,7 @@ class Attempt:
 class _Context:
     """What both kinds of context can tell."""
 
-    def __init__(self, attempt: Attempt) -> None:
+    def __init__(self, attempt: AttemptInfo) -> None:
         self._attempt = attempt
 
     @property
@@ -113,7 +113,7 @@ class Context(_Context):
 class SyncContext(_Context):
     """What a plain-function handler may do, from its thread."""
 
-    def __init__(self, attempt: Attempt, token: EventLoopToken) -> None:
+    def __init__(self, attempt: AttemptInfo, token: EventLoopToken) -> None:
         super().__init__(attempt)
         self._token = token
 

@@ -13,16 +13,17 @@ from a2asgi.errors import WiringError
 from a2core import InvalidPayload, encode_json
 
 P = TypeVar("P")
+P_co = TypeVar("P_co", covariant=True)
 
 
-class PayloadType(Protocol[P]):
+class PayloadType(Protocol[P_co]):
     """How payloads of one type are written and read. Both raise InvalidPayload with the path of the wrong value."""
 
     def encode(self, payload: object) -> str:
         """Canonical JSON text of a payload that fits the type."""
         ...
 
-    def decode(self, text: str) -> P:
+    def decode(self, text: str) -> P_co:
         """The payload that the text holds."""
         ...
 

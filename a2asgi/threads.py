@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from contextvars import copy_context
 from threading import Thread
-from typing import Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 import anyio
 from anyio.lowlevel import current_token
@@ -16,7 +16,7 @@ class Loop:
     """The event loop of the calling task, to be spoken to from any thread without waiting for it."""
 
     def __init__(self) -> None:
-        native = current_token().native_token
+        native: Any = current_token().native_token
         # asyncio and trio name the same operation differently
         self._call_soon: Callable[[Callable[[], object]], object] = getattr(
             native, "call_soon_threadsafe", None
@@ -52,10 +52,10 @@ def returning(value: T) -> Callable[[], T]:
     return lambda: value
 
 
-def raising(error: BaseException) -> Callable[[], T]:
+def raising(error: BaseException) -> Callable[[], NoReturn]:
     """An outcome that raises `error`."""
 
-    def raise_it() -> T:
+    def raise_it() -> NoReturn:
         raise error
 
     return raise_it
@@ -71,7 +71,7 @@ async def run_in_thread(function: Callable[[], T], name: str) -> T:
 
     def work() -> None:
         try:
-            outcome = returning(context.run(function))
+            outcome: Callable[[], T] = returning(context.run(function))
         except BaseException as error:  # noqa: BLE001 - it is raised again where it is awaited
             outcome = raising(error)
         reply.set(outcome)

@@ -20,7 +20,7 @@ def duration_ms(value: Duration) -> int:
     """Milliseconds of a duration, rounded up so that nothing is early. Raises InvalidTime for anything else."""
     if isinstance(value, timedelta):
         milliseconds = -(-value // _MILLISECOND)
-    elif isinstance(value, str) and (match := _TEXT.fullmatch(value)) is not None:
+    elif (match := _TEXT.fullmatch(value) if isinstance(value, str) else None) is not None:
         milliseconds = int(match[1]) * _UNITS_MS[match[2]]
     else:
         raise InvalidTime(f'expected a duration such as "15m" or timedelta(minutes=15), got {value!r}')

@@ -137,14 +137,22 @@ class MemoryStore:
         """As Store.dead_letters."""
         await checkpoint()
         start = ("", "", 0) if after is None else (after[0].contract, after[0].session_id, after[1])
+        return [
+            (key, item)
+            for key, item in self.all_dead_letters()
+            if (key.contract, key.session_id, item.seq) > start and contract in {None, key.contract}
+        ][:limit]
+
+    def all_dead_letters(self) -> list[tuple[SessionKey, WorkItem]]:
+        """Every dead letter, by contract, session id and seq."""
         with self._lock:
-            found = sorted(
-                ((key.contract, key.session_id, seq), item)
+            found = [
+                (key, item)
                 for key, session in self._sessions.items()
-                for seq, item in session.work.items()
-                if item.dead is not None and contract in {None, key.contract}
-            )
-        return [(SessionKey(at[0], at[1]), item) for at, item in found if at > start][:limit]
+                for item in session.work.values()
+                if item.dead is not None
+            ]
+        return sorted(found, key=lambda one: (one[0].contract, one[0].session_id, one[1].seq))
 
     async def sessions(
         self, contract: str | None = None, *, after: SessionKey | None = None, limit: int = 100

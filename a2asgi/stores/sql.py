@@ -325,10 +325,9 @@ def _item(row: Sequence[Any]) -> WorkItem:
 
 def _state(item: WorkItem) -> tuple[Any, ...]:
     claim = (None, None) if item.claim is None else (item.claim.holder, item.claim.expires_at_ms)
-    dead = (None, None, None)
-    if item.dead is not None:
-        dead = (item.dead.failure.type, item.dead.failure.message, item.dead.at_ms)
-    return (item.attempt, item.failures, item.lost, item.ready_at_ms, *claim, item.parked_until_ms, *dead)
+    failure = (None, None) if item.dead is None else (item.dead.failure.type, item.dead.failure.message)
+    dead_at_ms = None if item.dead is None else item.dead.at_ms
+    return (item.attempt, item.failures, item.lost, item.ready_at_ms, *claim, item.parked_until_ms, *failure, dead_at_ms)
 
 
 def _timer(row: Sequence[Any]) -> TimerRecord:

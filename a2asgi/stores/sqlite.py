@@ -65,11 +65,10 @@ class SQLiteStore:
     async def open(self) -> None:
         """As Store.open. Raises StoreBroken for a path that cannot be written, or that is no database."""
         with self._lock:
-            if self._writer is not None:
-                return
-            self._writer = _Worker("a2-sqlite-writer", self._connect, self._run_group)
-            self._reader = _Worker("a2-sqlite-reader", self._connect, self._run_each)
-        await self._on(self._writer, self._migrate)
+            if self._writer is None:
+                self._writer = _Worker("a2-sqlite-writer", self._connect_and_migrate, self._run_group)
+                self._reader = _Worker("a2-sqlite-reader", self._connect, self._run_each)
+        await self._on(self._writer, _nothing)
 
     async def close(self) -> None:
         """As Store.close."""
@@ -143,8 +142,14 @@ class SQLiteStore:
         with self._translated():
             return await reply.wait()
 
-    def _migrate(self, connection: sqlite3.Connection) -> None:
-        _run(connection, sql.migrate(DIALECT))
+    def _connect_and_migrate(self) -> sqlite3.Connection:
+        connection = self._connect()
+        try:
+            _in_transaction(connection, self._steps(sql.migrate, DIALECT))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     def _connect(self) -> sqlite3.Connection:
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -271,6 +276,10 @@ class _Worker:
             return [self._queue.popleft() for _ in range(min(len(self._queue), MAX_GROUP))]
 
 
+def _nothing(connection: sqlite3.Connection) -> None:
+    """The job of who only wants to know that there is a connection."""
+
+
 def _outcome(job: Job[T], connection: sqlite3.Connection) -> Callable[[], T]:
     """Run one job. What a decision raises is its own outcome; it wrote nothing. The driver's errors end the group."""
     try:
@@ -295,15 +304,14 @@ def _in_transaction(connection: sqlite3.Connection, job: Job[T]) -> T:
 
 def _run(connection: sqlite3.Connection, steps: sql.Steps[T]) -> T:
     """Execute a generator of statements."""
-    rows: sql.Rows | None = None
-    while True:
-        try:
-            statement = steps.send(rows)  # type: ignore[arg-type] - a generator starts with None
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        execute = connection.executemany if statement.many else connection.execute
-        rows = execute(statement.sql, statement.params).fetchall()
+    try:
+        statement = next(steps)
+        while True:
+            execute = connection.executemany if statement.many else connection.execute
+            statement = steps.send(execute(statement.sql, statement.params).fetchall())
+    except StopIteration as end:
+        result: T = end.value
+        return result
 
 
 def _is_busy(error: sqlite3.Error) -> bool:

@@ -83,7 +83,7 @@ class Session:
     wake_at_ms: int | None = None
     roster: Roster = ROSTER
     due_limit: int = 2
-    plan: Plan[object] = field(default=Plan(None), compare=False)
+    plan: Plan[object] = field(default=Plan(None), compare=False, repr=False)
 
     def copy(self) -> "Session":
         return replace(self, entries=dict(self.entries), items=dict(self.items), timers=dict(self.timers))
@@ -196,9 +196,7 @@ class Session:
 
     def fail(self, item: WorkItem, *, now_ms: int, failure: Failure = BOOM) -> Retrying | Buried | Stale:
         needs, policy = Needs(seqs=(item.seq,)), self.roster.handled[item.entry.type]
-        return self.run(
-            needs, decide_fail, now_ms, seq=item.seq, attempt=item.attempt, policy=policy, failure=failure
-        )
+        return self.run(needs, decide_fail, now_ms, seq=item.seq, attempt=item.attempt, policy=policy, failure=failure)
 
     def snooze(self, item: WorkItem, *, now_ms: int, delay_ms: int) -> Retrying | Stale:
         needs = Needs(seqs=(item.seq,))

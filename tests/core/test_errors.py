@@ -34,7 +34,7 @@ def test_a_name_comes_back_as_it_is(name: str) -> None:
     ],
 )
 def test_what_is_no_name_is_refused(value: object, complaint: str) -> None:
-    """What a store or the wire could not carry is refused with its kind, what came, and a text that can be sent."""
+    """What no store or wire could carry is refused with its kind and what came, in a text that can be sent."""
     with pytest.raises(InvalidName) as refusal:
         check_name("session id", value)
     assert f"session id: {complaint}" == str(refusal.value)

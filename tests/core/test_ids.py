@@ -27,9 +27,7 @@ def hashed(text: str) -> str:
         ("\x7f\x80\x9f", "a2_13c1f0805c86f17258177eb0d3bec910b1781975c759bc2895e3ce862c518c8e"),
         ("\\u0041", "a2_44260158c5b7d9f5db3dc44b19fa3b7bc78ce0c2216cbdaee66541705f9def5e"),
         ("\U0001f600", "a2_c9d9cc0bd7eef4f799feb66895ee23e3710f116f74dbc943f33a9848cd8fb5f0"),
-        pytest.param(
-            "\ud800", "a2_fe5e71d959109183d45527b7d61f21ff14a9d5bec19f4afde4d8d94f2000cae6", id="C3-high"
-        ),
+        pytest.param("\ud800", "a2_fe5e71d959109183d45527b7d61f21ff14a9d5bec19f4afde4d8d94f2000cae6", id="C3-high"),
         pytest.param(
             "\udc00\ud800",
             "a2_dee475e20e304f3c577afa03653376001be29f5fb615064f0fe89ecb2109184c",
@@ -44,9 +42,9 @@ def test_an_id_is_the_same_in_every_language(session_id: str, expected: str) -> 
 
 
 def test_an_id_names_its_parts() -> None:
-    """An id is the hash of its parts as a compact JSON array, so neither their bounds nor their types can blur."""
+    """An id is the hash of its parts as a compact JSON array, so neither their bounds nor types can blur."""
     assert hashed('["ab","c",1]') == derive_id("ab", "c", 1)
-    others = [
+    others: list[tuple[str | int, ...]] = [
         ("ab", "c", "1"),
         ("a", "bc", 1),
         ("c", "ab", 1),
@@ -58,7 +56,7 @@ def test_an_id_names_its_parts() -> None:
 
 
 def test_derived_ids_have_their_own_namespaces() -> None:
-    """A timer, its events and a handler's events are named by what they come from, and never by the same id."""
+    """A timer, its events and a handler's events are named by what they come from, never by the same id."""
     timer = timer_id("orders", "s-1", "remind")
     assert hashed('["a2:timer:v1","orders","s-1","remind"]') == timer
     assert hashed(f'["a2:timer-event:v1","{timer}",0]') == timer_event_id(timer, 0)
@@ -68,7 +66,7 @@ def test_derived_ids_have_their_own_namespaces() -> None:
 
 
 def test_a_spread_is_pinned() -> None:
-    """A spread is the first eight bytes of a hash of key and salt, so every process of every version agrees."""
+    """A spread is the first eight bytes of a hash of key and salt, so all processes and versions agree."""
     expected = int.from_bytes(sha256(b"e1\n2").digest()[:8], "big") % 401
     assert expected == spread("e1", 2, 400)
 
@@ -84,9 +82,7 @@ def test_a_spread_stays_within_its_width(key: str, salt: int, width: int) -> Non
 @pytest.mark.parametrize("vary", ["key", "salt"])
 def test_a_spread_is_even(vary: str) -> None:
     """Over keys as over salts, each of ten values comes about as often: a crowd of retries is thinned out."""
-    counts = Counter(
-        spread(f"e{turn}", 1, 9) if vary == "key" else spread("e", turn, 9) for turn in range(2_000)
-    )
+    counts = Counter(spread(f"e{turn}", 1, 9) if vary == "key" else spread("e", turn, 9) for turn in range(2_000))
     assert set(range(10)) == set(counts)
     assert 150 < min(counts.values())
     assert max(counts.values()) < 250

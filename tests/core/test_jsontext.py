@@ -1,6 +1,6 @@
 """What a payload may be, how it is written, and when two texts mean the same."""
 
-import datetime
+import datetime as dt
 import json
 import math
 from decimal import Decimal
@@ -16,9 +16,7 @@ DEEP = "the payload is nested deeper than 97 levels"
 LONG = "the integer has thousands of digits"
 LARGEST = 2**14_000 - 1
 
-scalars = (
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
-)
+scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 values: st.SearchStrategy[Json] = st.recursive(
     scalars,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
@@ -64,7 +62,7 @@ def refusal_of(value: object) -> tuple[str, str]:
     ids=ascii,
 )
 def test_a_value_is_written_compactly(value: object, text: str) -> None:
-    """A payload is written without spaces, in the order of its keys, with non-ASCII characters as they are."""
+    """A payload is written without spaces, keys in their order, non-ASCII characters as they are."""
     assert text == encode_json(value)
 
 
@@ -78,15 +76,9 @@ def test_the_largest_integer_comes_back(value: int) -> None:
     ("value", "path", "reason"),
     [
         pytest.param(math.nan, "$", "nan is not a JSON number; send None or a text instead", id="nan"),
-        pytest.param(
-            {"x": math.nan}, "$.x", "nan is not a JSON number; send None or a text instead", id="C1-nan"
-        ),
-        pytest.param(
-            [math.inf], "$[0]", "inf is not a JSON number; send None or a text instead", id="C1-inf"
-        ),
-        pytest.param(
-            [-math.inf], "$[0]", "-inf is not a JSON number; send None or a text instead", id="C1-minus"
-        ),
+        pytest.param({"x": math.nan}, "$.x", "nan is not a JSON number; send None or a text instead", id="C1-nan"),
+        pytest.param([math.inf], "$[0]", "inf is not a JSON number; send None or a text instead", id="C1-inf"),
+        pytest.param([-math.inf], "$[0]", "-inf is not a JSON number; send None or a text instead", id="C1-minus"),
         pytest.param("\ud83d", "$", LONE, id="C3-value"),
         pytest.param(["é", "a\udf78"], "$[1]", LONE, id="C3-item"),
         pytest.param(
@@ -98,9 +90,7 @@ def test_the_largest_integer_comes_back(value: int) -> None:
         pytest.param(LARGEST + 1, "$", LONG, id="long-integer"),
         pytest.param([0, -LARGEST - 1], "$[1]", LONG, id="long-negative"),
         pytest.param({1: 2}, "$", "the key 1 is of type int; JSON keys are text", id="number-key"),
-        pytest.param(
-            [{None: 2}], "$[0]", "the key None is of type NoneType; JSON keys are text", id="none-key"
-        ),
+        pytest.param([{None: 2}], "$[0]", "the key None is of type NoneType; JSON keys are text", id="none-key"),
         pytest.param({True: 2}, "$", "the key True is of type bool; JSON keys are text", id="boolean-key"),
         pytest.param({"items": [1, 2, {"price": math.nan}]}, "$.items[2].price", None, id="path-mixed"),
         pytest.param({"a b": [math.nan]}, '$["a b"][0]', None, id="path-space"),
@@ -127,7 +117,7 @@ def test_the_first_fault_is_named(value: object, path: str, reason: str | None) 
         (b"a", "bytes"),
         ({1, 2}, "set"),
         (Decimal("1.5"), "Decimal"),
-        (datetime.date(2026, 12, 1), "date"),
+        (dt.date(2026, 12, 1), "date"),
         (1j, "complex"),
         (range(3), "range"),
         (object(), "object"),
@@ -141,10 +131,9 @@ def test_another_kind_of_value_is_refused(value: object, kind: str) -> None:
     assert ("$.a[0]", reason) == refusal_of({"a": [value]})
 
 
-@pytest.mark.parametrize("digits", [4_301, 100_000])
-def test_a_key_that_cannot_be_printed_is_refused_as_any_other(digits: int) -> None:
-    """A key that is an integer of thousands of digits is an invalid payload, as every other key that is not text."""
-    path, _ = refusal_of({"a": {10**digits: None}})
+def test_a_key_that_cannot_be_printed_is_refused_as_any_other() -> None:
+    """A key that is an integer of thousands of digits is refused as every other key that is not text."""
+    path, _ = refusal_of({"a": {10**5_000: None}})
     assert "$.a" == path
 
 
@@ -188,11 +177,9 @@ def test_what_is_written_comes_back(value: Json) -> None:
     assert repr(value) == repr(decode_json(encode_json(value)))
 
 
-@given(
-    st.lists(st.integers(0, 3) | st.text(), max_size=8), st.sampled_from([math.nan, "\ud800", b"", {1: 1}])
-)
+@given(st.lists(st.integers(0, 3) | st.text(), max_size=8), st.sampled_from([math.nan, "\ud800", b"", {1: 1}]))
 def test_a_planted_fault_is_found_at_its_path(steps: list[int | str], fault: object) -> None:
-    """Wherever a fault is planted, the path leads to it: `[i]` for an item, `.key` or `["key"]` for a member."""
+    """Wherever a fault is planted, the path leads to it: `[i]` to an item, `.key` or `["key"]` to a member."""
     value, path = fault, "$"
     for step in reversed(steps):
         value = {"": 0, step: value} if isinstance(step, str) else [*range(step), value]

@@ -55,7 +55,7 @@ def test_an_item_is_due_when_a_look_is_worth_it(item: WorkItem, expected: int | 
 
 
 def test_only_a_type_without_a_handler_settles_at_append() -> None:
-    """A declared type without a handler settles in the log; a handled one, or one of a newer version, is work."""
+    """A declared type without a handler settles in the log; a handled or a newer one is work."""
     assert ROSTER.settles_at_append("note")
     assert not ROSTER.settles_at_append("order")
     assert not ROSTER.settles_at_append("newer")

@@ -1,0 +1,196 @@
+"""A2: the one object that an app makes, with its contracts, its store and its scheduler."""
+
+import logging
+import os
+from collections.abc import Callable
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from a2asgi.clock import SystemClock
+from a2asgi.engine import Engine
+from a2asgi.errors import ConfigurationError, StoreNotConfigured, WiringError
+from a2asgi.ports import Clock, Scheduler, Store
+from a2asgi.renewal import Renewer
+from a2asgi.runtime import Runtime
+from a2asgi.schedulers.embedded import EmbeddedScheduler, WakeLoop, poll_ms_of
+from a2asgi.serving import Serving
+from a2asgi.session import Contract, DeadLetter, dead_letter
+from a2asgi.stores.sqlite import SQLiteStore
+from a2asgi.telemetry import Hook
+from a2asgi.times import Duration, duration_ms
+from a2core import DrainTimings
+
+if TYPE_CHECKING:
+    from a2asgi.testing.world import World
+
+log = logging.getLogger("a2asgi")
+
+DEVELOPMENT_STORE = ".a2/a2.db"
+SWEEP_CONCURRENCY = 8
+SWEEP_MS = 60_000
+"""How often a server looks for sessions whose wake-up a provider lost (engine.md 3)."""
+
+
+class A2:
+    """Durable sessions for an ASGI app.
+
+    `store`: where sessions live; in development SQLite in `.a2/`, in production it must be given.
+    `scheduler`: what wakes them: the embedded one, a provider, or None, and then only an append or `drain` does.
+    `timings`: how long a claim lives and how often it is renewed. `concurrency`: how many lanes of one session run
+    at a time. `grace`: how long a shutdown lets handlers run on. `dependencies`: handed to handlers as
+    `ctx.dependencies`. `telemetry`: called with each Signal. `deadline`: says when the platform ends this process,
+    if it does, so that claims end with it.
+
+    Making it connects to nothing. Wrap the app in A2Middleware, or use `async with a2:` in a script.
+    """
+
+    def __init__(  # noqa: PLR0913 - each is a setting of its own, by keyword
+        self,
+        *,
+        store: Store | None = None,
+        scheduler: EmbeddedScheduler | Scheduler | None = EmbeddedScheduler(),  # noqa: B008 - frozen
+        timings: DrainTimings = DrainTimings(),  # noqa: B008 - frozen
+        concurrency: int = 16,
+        grace: Duration = "10s",
+        dependencies: Any = None,  # noqa: ANN401 - the user's own
+        telemetry: Hook | None = None,
+        deadline: Callable[[], datetime | None] | None = None,
+    ) -> None:
+        if concurrency < 1:
+            raise ConfigurationError(f"A2: expected a concurrency of 1 or more, got {concurrency}")
+        self._store = store
+        self._scheduler = scheduler
+        self._timings = timings
+        self._concurrency = concurrency
+        self._grace_s = duration_ms(grace) / 1_000
+        self._dependencies = dependencies
+        self._telemetry = telemetry
+        self._deadline = deadline
+        self._contracts: dict[str, Contract] = {}
+        self._engine: Engine | None = None
+        self._installed = False
+        self._serving: Serving | None = None
+
+    def __repr__(self) -> str:
+        return f"A2(contracts={sorted(self._contracts)}, store={self._store!r}, scheduler={self._scheduler!r})"
+
+    def contract(self, name: str) -> Contract:
+        """Declare a contract. Raises WiringError for a name that is taken."""
+        if name in self._contracts:
+            raise WiringError(f"contract {name!r} is declared twice: import the first one, or give this another name")
+        contract = self._contracts[name] = Contract(self._ready, name)
+        return contract
+
+    async def dead_letters(self, contract: str | None = None, *, limit: int = 100) -> list[DeadLetter]:
+        """Up to `limit` dead letters, of one contract or of all."""
+        engine = await self._ready()
+        return [dead_letter(key, item) for key, item in await engine.runtime.store.dead_letters(contract, limit=limit)]
+
+    async def ping(self) -> None:
+        """Return if the store answers; raises StoreUnavailable or StoreBroken if not."""
+        engine = await self._ready()
+        await engine.runtime.store.ping()
+
+    def serving(self) -> Serving:
+        """A2 inside a server: enter it, and call `begin` once the app is ready. A2Middleware does that."""
+        engine = self._make_engine(self._store_in_charge(), SystemClock(), self._dependencies)
+        if _on_serverless() and isinstance(self._scheduler, EmbeddedScheduler):
+            log.warning(
+                "the embedded scheduler only runs while this process does, and a serverless host ends it: timers and "
+                "retries wait for the next request. Configure a scheduler such as QStash"
+            )
+        return Serving(engine, self._wake_loop(engine), self._grace_s, install=self._install)
+
+    async def __aenter__(self) -> "A2":
+        self._serving = self.serving()
+        await self._serving.__aenter__()
+        self._serving.begin()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        serving, self._serving = self._serving, None
+        if serving is not None:
+            await serving.__aexit__(kind, error, trace)
+
+    def testing(self, *, dependencies: Any = None) -> "World":  # noqa: ANN401 - the user's own
+        """A test world: this A2's definitions on a manual clock and a memory store, until its `async with` ends."""
+        from a2asgi.testing.world import World  # noqa: PLC0415 - only tests have the test kit loaded
+
+        if dependencies is None:
+            dependencies = self._dependencies
+
+        def make_engine(store: Store, clock: Clock) -> Engine:
+            return self._make_engine(store, clock, dependencies, threaded=False)
+
+        return World(make_engine, self._install, self._contracts)
+
+    async def _ready(self) -> Engine:
+        """The engine in charge. Where no server runs one, drains run inline, and the first use opens the store."""
+        if self._engine is None:
+            engine = self._make_engine(self._store_in_charge(), SystemClock(), self._dependencies)
+            await engine.runtime.store.open()
+            if self._engine is None:
+                self._engine = engine
+        return self._engine
+
+    def _install(self, engine: Engine | None) -> None:
+        if engine is not None and self._installed:
+            raise ConfigurationError("this A2 runs already: one server, script or test world at a time")
+        self._installed = engine is not None
+        self._engine = engine
+
+    def _store_in_charge(self) -> Store:
+        if self._store is None:
+            if os.environ.get("A2_ENV") == "production" or _on_serverless():
+                raise StoreNotConfigured
+            self._store = SQLiteStore(DEVELOPMENT_STORE)
+        return self._store
+
+    def _make_engine(self, store: Store, clock: Clock, dependencies: Any, *, threaded: bool = True) -> Engine:  # noqa: ANN401 - the user's own
+        provider = None if isinstance(self._scheduler, EmbeddedScheduler | None) else self._scheduler
+        runtime = Runtime(
+            store,
+            clock,
+            self._timings,
+            provider,
+            self._concurrency,
+            dependencies,
+            self._telemetry,
+            self._deadline,
+            Renewer(store, self._timings, threaded=threaded),
+        )
+        return Engine(runtime, self._contracts, schedules=self._scheduler is not None)
+
+    def _wake_loop(self, engine: Engine) -> WakeLoop | None:
+        """The embedded scheduler; or, behind a provider, the sweep for wake-ups that it lost (engine.md 3)."""
+        if self._scheduler is None:
+            return None
+        runtime = engine.runtime
+        window_ms = self._timings.window_ms
+        if isinstance(self._scheduler, EmbeddedScheduler):
+            return WakeLoop(
+                runtime.store,
+                runtime.clock,
+                engine.deliver,
+                contracts=lambda: sorted(self._contracts),
+                poll_ms=poll_ms_of(self._scheduler),
+                lease_ms=window_ms,
+                concurrency=self._scheduler.concurrency,
+            )
+        return WakeLoop(
+            runtime.store,
+            runtime.clock,
+            runtime.arm_watchdog,
+            contracts=lambda: sorted(self._contracts),
+            poll_ms=SWEEP_MS,
+            lease_ms=window_ms,
+            concurrency=SWEEP_CONCURRENCY,
+            late_ms=window_ms,
+        )
+
+
+def _on_serverless() -> bool:
+    return os.environ.get("VERCEL") == "1"

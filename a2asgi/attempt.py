@@ -1,0 +1,296 @@
+"""One attempt: run a handler under its claim, and end the claim with what came of it."""
+
+import inspect
+import logging
+from collections.abc import Callable, MutableMapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any, TypeAlias
+
+import anyio
+from anyio.lowlevel import current_token
+
+from a2asgi.context import AttemptInfo, Context, SyncContext, TimerReceipt
+from a2asgi.contract import Definition
+from a2asgi.errors import EventConflict, StoreBroken, StoreUnavailable
+from a2asgi.events import Event
+from a2asgi.outcomes import Cancel, Fail, Snooze
+from a2asgi.ports import SessionKey
+from a2asgi.renewal import Held, capped
+from a2asgi.runtime import Runtime
+from a2asgi.telemetry import SignalName
+from a2asgi.threads import run_in_thread
+from a2asgi.times import Duration, duration_ms, from_ms
+from a2core import (
+    Buried,
+    Conflict,
+    Draft,
+    Ending,
+    EndingKind,
+    Failure,
+    Needs,
+    Plan,
+    Retrying,
+    Settled,
+    Snapshot,
+    Stale,
+    WorkItem,
+    decide_fail,
+    decide_give_up,
+    decide_release,
+    decide_settle,
+    decide_snooze,
+    produced_event_id,
+)
+
+log = logging.getLogger("a2asgi.attempt")
+
+CLEAN_UP_S = 5.0
+"""How long giving a claim back may take once the attempt is cancelled."""
+
+MAX_MESSAGE_CHARS = 2_000
+"""How much of an error's message is stored."""
+
+handled_session: ContextVar[SessionKey | None] = ContextVar("handled_session", default=None)
+"""The session whose event is being handled here, in the handler's task or thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """The handler succeeded, or called its event off, and produced these events."""
+
+    drafts: tuple[Draft, ...]
+    ending: Ending | None = None
+
+
+_Verdict: TypeAlias = _Done | Snooze | Fail | Failure
+_Answer: TypeAlias = Settled | Retrying | Buried | Stale
+
+
+class Attempt:
+    """One claimed work item, from its claim to its end. It counts as awake from its creation on."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        definition: Definition,
+        key: SessionKey,
+        item: WorkItem,
+        *,
+        until_ms: int | None,
+        on_beat: Callable[[], object],
+    ) -> None:
+        self._runtime = runtime
+        self._definition = definition
+        self._key = key
+        self._item = item
+        self._handler = definition.handlers[item.entry.type]
+        self._until_ms = until_ms
+        self._scope = anyio.CancelScope()
+        self._lost = False
+        code = self._handler.code if self._handler.is_async else None
+        self._held = Held(key, item.seq, item.attempt, self._handler.name, code, until_ms, self._lose, on_beat)
+        runtime.activity.enter()
+
+    async def run(self) -> None:
+        """Run the handler and end the claim.
+
+        Raises StoreUnavailable or StoreBroken where it cannot be ended; then it expires. Cancellation,
+        KeyboardInterrupt and SystemExit are no failure of the handler: they give the claim back, and go on.
+        """
+        self._runtime.renewer.hold(self._held)
+        try:
+            try:
+                verdict = await self._run_handler()
+            except BaseException:
+                await self._release()
+                raise
+            if verdict is not None:
+                with anyio.CancelScope(shield=True):
+                    await self._end(verdict)
+            elif self._lost:
+                self._report(Stale())
+            else:
+                await self._release()
+        finally:
+            self._runtime.renewer.drop(self._held)
+            self._runtime.activity.leave()
+
+    def release(self) -> None:
+        """Stop the handler and give the claim back."""
+        self._scope.cancel()
+
+    def _lose(self) -> None:
+        self._lost = True
+        self._scope.cancel()
+
+    async def _run_handler(self) -> _Verdict | None:
+        """What came of it; None where `release` or `_lose` ended it."""
+        with self._scope:
+            try:
+                return await self._answer()
+            except Exception as error:  # noqa: BLE001 - any error of the user's code is a failure of this attempt
+                log.warning(
+                    "handler %s failed on event %r of session %s (attempt %d)",
+                    self._handler.name,
+                    self._item.entry.id,
+                    self._key,
+                    self._item.attempt,
+                    exc_info=error,
+                )
+                return failure_of(error)
+        return None
+
+    async def _answer(self) -> _Verdict:
+        event = self._definition.event_of(self._item.entry)
+        timeout_ms = self._handler.timeout_ms
+        ends_at_ms = self._until_ms
+        if timeout_ms is not None:
+            ends_at_ms = capped(self._runtime.clock.now_ms() + timeout_ms, self._until_ms)
+        info = AttemptInfo(
+            self._key.session_id,
+            self._item.attempt,
+            None if ends_at_ms is None else from_ms(ends_at_ms),
+            _HandlerLog(logging.getLogger("a2asgi.handler"), self._key, event),
+            self._runtime.dependencies,
+            _Timers(self._runtime, self._definition, self._key, self._item.entry.created_at_ms),
+        )
+        token = handled_session.set(self._key)
+        try:
+            with anyio.fail_after(None if timeout_ms is None else timeout_ms / 1_000):
+                answer = await self._call(event, info)
+        finally:
+            handled_session.reset(token)
+        return self._verdict(answer, info.produced)
+
+    async def _call(self, event: Event[Any], info: AttemptInfo) -> object:
+        function = self._handler.function
+        context = Context(info) if self._handler.is_async else SyncContext(info, current_token())
+        call = partial(function, event, context) if self._handler.takes_context else partial(function, event)
+        answer = call() if self._handler.is_async else await run_in_thread(call, f"a2-{self._handler.name}")
+        return await answer if inspect.isawaitable(answer) else answer
+
+    def _verdict(self, answer: object, produced: list[object]) -> _Verdict:
+        if isinstance(answer, Snooze | Fail):
+            return answer
+        events = list(produced)
+        if isinstance(answer, list | tuple):
+            events += answer
+        elif not isinstance(answer, Cancel) and answer is not None:
+            events.append(answer)
+        cause = self._item.entry.id
+        drafts = tuple(
+            self._definition.draft(event, partial(produced_event_id, cause, index))
+            for index, event in enumerate(events)
+        )
+        ending = Ending(EndingKind.CANCELLED, storable(answer.reason)) if isinstance(answer, Cancel) else None
+        return _Done(drafts, ending)
+
+    async def _end(self, verdict: _Verdict) -> None:
+        match verdict:
+            case _Done(drafts, ending):
+                ids = tuple(draft.id for draft in drafts)
+                settle = partial(decide_settle, drafts=drafts, roster=self._definition.roster(), ending=ending)
+                answer = await self._write(settle, ids)
+                if isinstance(answer, Conflict):
+                    await self._end(failure_of(EventConflict(answer.event_id)))
+                else:
+                    self._report(answer, SignalName.SETTLED if ending is None else SignalName.CANCELLED)
+            case Snooze(delay):
+                self._report(
+                    await self._write(partial(decide_snooze, delay_ms=duration_ms(delay))), SignalName.SNOOZED
+                )
+            case Fail(reason):
+                self._report(await self._write(partial(decide_give_up, failure=Failure("Fail", storable(reason)))))
+            case Failure() as failure:
+                policy = self._handler.policy
+                self._report(await self._write(partial(decide_fail, policy=policy, failure=failure)))
+
+    async def _write(self, decide: Callable[..., Plan[Any]], ids: tuple[str, ...] = ()) -> Any:  # noqa: ANN401 - the decision's answer
+        seq, attempt = self._item.seq, self._item.attempt
+
+        def deciding(snapshot: Snapshot, now_ms: int) -> Plan[Any]:
+            return decide(snapshot, now_ms, seq=seq, attempt=attempt)
+
+        return await self._runtime.transact(self._key, Needs(ids=ids, seqs=(seq,)), deciding)
+
+    async def _release(self) -> None:
+        """Give the claim back. A plain function cannot be stopped: its claim runs out, and fences it off."""
+        if not self._handler.is_async:
+            log.warning("handler %s runs on in its thread; its claim expires", self._handler.name)
+            return
+        with anyio.move_on_after(CLEAN_UP_S, shield=True):
+            held = {self._item.seq: self._item.attempt}
+            needs = Needs(seqs=(self._item.seq,))
+            try:
+                await self._runtime.transact(self._key, needs, partial(decide_release, held=held))
+            except (StoreUnavailable, StoreBroken) as error:
+                log.warning("a claim of session %s was not given back, so it expires: %s", self._key, error)
+            else:
+                self._signal(SignalName.RELEASED)
+
+    def _report(self, answer: _Answer, name: SignalName = SignalName.RETRYING) -> None:
+        match answer:
+            case Settled():
+                self._signal(name)
+            case Retrying(ready_at_ms):
+                self._signal(name, f"again at {from_ms(ready_at_ms).isoformat()}")
+            case Buried(dead):
+                log.error("event %r of session %s is a dead letter", self._item.entry.id, self._key)
+                self._signal(SignalName.DEAD_LETTER, f"{dead.failure.type}: {dead.failure.message}")
+            case Stale():
+                log.warning("the claim of event %r of session %s was lost", self._item.entry.id, self._key)
+                self._signal(SignalName.LOST)
+
+    def _signal(self, name: SignalName, detail: str = "") -> None:
+        self._runtime.signal(name, self._key, event=(self._item.entry.id, self._item.entry.type), detail=detail)
+
+
+@dataclass(frozen=True, slots=True)
+class _Timers:
+    """A handler's timers: a delay counts from the event, so that every attempt means the same timer."""
+
+    runtime: Runtime
+    definition: Definition
+    key: SessionKey
+    since_ms: int
+
+    async def schedule(
+        self, name: str, *events: object, delay: Duration | None = None, at: datetime | None = None
+    ) -> TimerReceipt:
+        return await self.runtime.schedule(
+            self.definition, self.key, name, events, delay=delay, at=at, since_ms=self.since_ms
+        )
+
+    async def cancel(self, name: str) -> bool:
+        return await self.runtime.cancel(self.key, name)
+
+
+class _HandlerLog(logging.LoggerAdapter[logging.Logger]):
+    """Names the session and the event in front of every line."""
+
+    def __init__(self, logger: logging.Logger, key: SessionKey, event: Event[Any]) -> None:
+        super().__init__(logger, {"contract": key.contract, "session": key.session_id, "event": event.id})
+        self._where = f"{key.contract}/{key.session_id} {event.type} #{event.seq}"
+
+    def process(self, msg: object, kwargs: MutableMapping[str, Any]) -> tuple[str, MutableMapping[str, Any]]:
+        """Add the prefix."""
+        return f"[{self._where}] {msg}", kwargs
+
+
+def failure_of(error: BaseException) -> Failure:
+    """An error as it is stored: a group of one is that one, and the text is one that every store can keep."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    try:
+        message = str(error)
+    except Exception as broken:  # noqa: BLE001 - a broken __str__ must not hide that the handler failed
+        message = f"(its text could not be read: {type(broken).__name__})"
+    return Failure(type(error).__name__, storable(message))
+
+
+def storable(text: str) -> str:
+    """Text without what some store refuses: NUL and lone surrogates become U+FFFD, and the end is cut."""
+    return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()[:MAX_MESSAGE_CHARS]

@@ -1,0 +1,168 @@
+"""One drain: claim what a session has to do, run it lane by lane, until nothing is left to do now."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+
+import anyio
+from anyio.abc import TaskGroup
+
+from a2asgi.activity import Mailbox
+from a2asgi.attempt import Attempt
+from a2asgi.contract import Definition
+from a2asgi.errors import StoreBroken, StoreUnavailable
+from a2asgi.ports import SessionKey
+from a2asgi.renewal import capped
+from a2asgi.runtime import Runtime
+from a2asgi.telemetry import SignalName
+from a2core import Claimed, Needs, Plan, Snapshot, decide_claim
+
+
+log = logging.getLogger("a2asgi.drain")
+
+
+class DrainState(StrEnum):
+    """How a drain found the session in the end."""
+
+    SETTLED = "settled"
+    """Nothing is left to do; dead letters may remain, which no wake-up can help."""
+    BUSY = "busy"
+    """Others hold live claims."""
+    STALLED = "stalled"
+    """Work waits for a later instant."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrainResult:
+    """The end of a drain; `retry_at_ms` is the earliest instant at which waiting work is worth another look."""
+
+    state: DrainState
+    retry_at_ms: int | None = None
+
+
+class Drain:
+    """One pass over a session. It counts as awake from its creation on, except while it waits for its handlers.
+
+    `on_end` is called when it has decided to look no more, before anything else can run.
+    """
+
+    def __init__(
+        self, runtime: Runtime, definition: Definition, key: SessionKey, *, on_end: "Callable[[Drain], None]"
+    ) -> None:
+        self.key = key
+        self.finished = anyio.Event()
+        self.result = DrainResult(DrainState.BUSY)
+        self._runtime = runtime
+        self._definition = definition
+        self._running: set[Attempt] = set()
+        self._trouble: StoreUnavailable | StoreBroken | None = None
+        self._mail = Mailbox(runtime.activity)
+        self._on_end = on_end
+        runtime.activity.enter()
+
+    async def run(self) -> DrainResult:
+        """Run to the end. Raises StoreUnavailable or StoreBroken, after the running handlers have ended."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                self.result = await self._run(tasks)
+        except BaseExceptionGroup as group:
+            raise single(group) from None
+        finally:
+            self._on_end(self)
+            self.finished.set()
+            self._runtime.activity.leave()
+        return self.result
+
+    def poke(self) -> None:
+        """Tell it that there may be more to claim."""
+        self._mail.ring()
+
+    def release(self) -> None:
+        """Stop the handlers and give their claims back."""
+        for attempt in self._running:
+            attempt.release()
+
+    async def _run(self, tasks: TaskGroup) -> DrainResult:
+        while True:
+            self._mail.clear()
+            claimed = await self._claim(tasks)
+            if not self._running and not claimed.more and not self._mail.rung:
+                self._on_end(self)  # in the same breath: a poke from now on is for the next drain
+                if self._trouble is not None:
+                    raise self._trouble
+                return _result(claimed)
+            if not claimed.more or len(self._running) >= self._runtime.concurrency:
+                await self._mail.wait()
+
+    async def _claim(self, tasks: TaskGroup) -> Claimed:
+        """One claim pass, whose items start at once."""
+        free = self._runtime.concurrency - len(self._running)
+        if not free or self._runtime.stopping or self._trouble is not None:
+            return Claimed()
+        until_ms = self._runtime.deadline_ms()
+
+        def decide(snapshot: Snapshot, now_ms: int) -> Plan[Claimed]:
+            return decide_claim(
+                snapshot,
+                now_ms,
+                holder=self._runtime.holder,
+                limit=free,
+                roster=self._definition.roster(),
+                expires_at_ms=capped(now_ms + self._runtime.timings.ttl_ms, until_ms),
+            )
+
+        try:
+            with anyio.CancelScope(shield=True):  # a claim that nobody knows of would have to expire
+                claimed = await self._runtime.transact(self.key, Needs(heads=True), decide)
+        except (StoreUnavailable, StoreBroken) as error:
+            self._trouble = error
+            return Claimed()
+        for item in claimed.buried:
+            self._runtime.signal(SignalName.DEAD_LETTER, self.key, event=(item.entry.id, item.entry.type), detail="lost")
+        for event_type in claimed.parked:
+            log.warning("session %s has events of type %r, which this code does not handle: parked", self.key, event_type)
+            self._runtime.signal(SignalName.PARKED, self.key, detail=f"no handler for event type {event_type!r}")
+        on_beat: Callable[[], object] = _nothing
+        if self._runtime.provider is not None:
+            on_beat = partial(tasks.start_soon, self._arm)
+        for item in claimed.items:
+            attempt = Attempt(
+                self._runtime, self._definition, self.key, item, until_ms=until_ms, on_beat=on_beat
+            )
+            self._running.add(attempt)
+            tasks.start_soon(self._attend, attempt)
+        return claimed
+
+    async def _attend(self, attempt: Attempt) -> None:
+        try:
+            await attempt.run()
+        except (StoreUnavailable, StoreBroken) as error:
+            self._trouble = error
+        finally:
+            self._running.discard(attempt)
+            self._mail.ring()
+
+    async def _arm(self) -> None:
+        await self._runtime.arm_watchdog(self.key)
+
+
+def _result(claimed: Claimed) -> DrainResult:
+    if claimed.busy:
+        return DrainResult(DrainState.BUSY, claimed.retry_at_ms)
+    if claimed.retry_at_ms is not None:
+        return DrainResult(DrainState.STALLED, claimed.retry_at_ms)
+    return DrainResult(DrainState.SETTLED)
+
+
+def _nothing() -> None:
+    """The beat of a claim whose watchdog the store itself keeps."""
+
+
+def single(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """A group of one is that one: callers catch the error, not how many tasks there were."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

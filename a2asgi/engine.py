@@ -1,0 +1,182 @@
+"""The engine: append and wake. It starts drains where a server runs them, and runs them inline where none does."""
+
+import logging
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+from uuid import uuid4
+
+import anyio
+from a2asgi.attempt import handled_session
+from a2asgi.contract import Definition
+from a2asgi.drain import Drain, DrainResult, DrainState
+from a2asgi.errors import ConfigurationError, EventConflict, StoreBroken, StoreUnavailable
+from a2asgi.events import Event
+from a2asgi.ports import SessionKey
+from a2asgi.runtime import Runtime
+from a2core import Appended, Conflict, Needs, Plan, Snapshot, decide_append
+
+log = logging.getLogger("a2asgi.engine")
+
+StartSoon: TypeAlias = Callable[[Callable[[Drain], Coroutine[Any, Any, Any]], Drain], object]
+"""Runs a function of a drain in a task of its own."""
+
+BUSY_LOOK_MS = 250
+"""How often `wait=True` looks again at a session that another process works on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What an append did: the events as the log holds them, and whether any of them is new."""
+
+    events: tuple[Event[Any], ...]
+    new: bool
+
+
+class Engine:
+    """Sessions of one process: their appends and their drains."""
+
+    def __init__(self, runtime: Runtime, definitions: Mapping[str, Definition], *, schedules: bool) -> None:
+        self.runtime = runtime
+        self._definitions = definitions
+        self._schedules = schedules
+        self._drains: dict[SessionKey, Drain] = {}
+        self._start_soon: StartSoon | None = None
+
+    def run_in(self, start_soon: StartSoon) -> None:
+        """Run drains by this (a task group's `start_soon`) from now on, instead of inline."""
+        self._start_soon = start_soon
+
+    async def append(
+        self, definition: Definition, key: SessionKey, events: Sequence[object], *, wait: bool = False
+    ) -> Receipt:
+        """Append a batch, and have what is pending of it handled. Raises EventConflict, what a bad event raises, and
+        StoreUnavailable or StoreBroken; nothing was written then.
+        """
+        receipt, pending = await self._append(definition, key, events, self.runtime.timings.window_ms)
+        if pending:
+            await self.wake(key, wait=wait)
+        return receipt
+
+    async def dispatch(self, definition: Definition, key: SessionKey, events: Sequence[object]) -> Receipt:
+        """Append a batch and hand the session to the scheduler at once, running nothing here.
+
+        Raises as `append`, and SendFailed where a provider did not take the wake-up: the events may be durable then,
+        and with explicit ids the call can be repeated.
+        """
+        if not self._schedules:
+            raise ConfigurationError("dispatch needs a scheduler, and A2(scheduler=None) has none: use append")
+        receipt, pending = await self._append(definition, key, events, 0)
+        if pending and self.runtime.provider is not None:
+            await self.runtime.provider.send(self.runtime.drain_task(key, self.runtime.clock.now_ms()))
+        return receipt
+
+    def start(self, key: SessionKey) -> None:
+        """Have the session drained without waiting for it: by the drain under way, or in the server's tasks."""
+        if (drain := self._drains.get(key)) is not None:
+            drain.poke()
+        elif self._start_soon is not None:
+            self._start_soon(self._attend, self._begin(key))
+
+    async def drain(self, key: SessionKey) -> DrainResult:
+        """Run what the session has to do now; join a drain of this process that is under way.
+
+        A handler that asks only tells that drain to look again: waiting for it could be waiting for itself.
+        """
+        drain = self._drains.get(key)
+        if drain is None:
+            return await self._run(self._begin(key))
+        drain.poke()
+        if handled_session.get() is None:
+            await drain.finished.wait()
+        return drain.result
+
+    async def deliver(self, key: SessionKey) -> None:
+        """Drain a session whose wake-up came. What goes wrong is logged; the store wakes it again."""
+        with _logged(key):
+            await self.drain(key)
+
+    async def wake(self, key: SessionKey, *, wait: bool = False) -> None:
+        """Have handled what became claimable just now; the watchdog is armed beside that, never before it."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self.runtime.arm_watchdog, key)
+            await self._handle(key, wait=wait)
+
+    async def stop(self, grace_s: float, clean_up_s: float = 5.0) -> None:
+        """Claim nothing more, give running handlers `grace_s`, then stop them and give their claims back."""
+        self.runtime.stopping = True
+        with anyio.move_on_after(grace_s):
+            await self._all_finished()
+        for drain in list(self._drains.values()):
+            drain.release()
+        with anyio.move_on_after(clean_up_s):
+            await self._all_finished()
+
+    async def _all_finished(self) -> None:
+        while self._drains:
+            await next(iter(self._drains.values())).finished.wait()
+
+    async def _append(
+        self, definition: Definition, key: SessionKey, events: Sequence[object], wake_after_ms: int
+    ) -> tuple[Receipt, bool]:
+        if not events:
+            raise ValueError("expected at least one event to append, got none")
+        drafts = [definition.draft(event, _random_id) for event in events]
+        roster = definition.roster()
+        if self.runtime.stopping:
+            wake_after_ms = 0
+
+        def decide(snapshot: Snapshot, now_ms: int) -> Plan[Appended | Conflict]:
+            return decide_append(snapshot, now_ms, drafts=drafts, roster=roster, wake_by_ms=now_ms + wake_after_ms)
+
+        answer = await self.runtime.transact(key, Needs(ids=tuple(draft.id for draft in drafts)), decide)
+        if isinstance(answer, Conflict):
+            raise EventConflict(answer.event_id)
+        logged = tuple(definition.event_of(entry) for entry in answer.entries)
+        return Receipt(logged, bool(answer.new)), answer.pending
+
+    async def _handle(self, key: SessionKey, *, wait: bool) -> None:
+        """Have new work run: by the drain under way, in the server's task group, or here and now."""
+        if self.runtime.stopping:
+            return
+        self.start(key)
+        if wait or self._start_soon is None:
+            with _logged(key):
+                result = await self.drain(key)
+                while wait and result.state is DrainState.BUSY and handled_session.get() is None:
+                    await self.runtime.clock.sleep_ms(BUSY_LOOK_MS)
+                    result = await self.drain(key)
+
+    def _begin(self, key: SessionKey) -> Drain:
+        drain = self._drains[key] = Drain(self.runtime, self._definitions[key.contract], key, on_end=self._forget)
+        return drain
+
+    def _forget(self, drain: Drain) -> None:
+        if self._drains.get(drain.key) is drain:
+            del self._drains[drain.key]
+
+    async def _attend(self, drain: Drain) -> None:
+        with _logged(drain.key):
+            await self._run(drain)
+
+    async def _run(self, drain: Drain) -> DrainResult:
+        result = await drain.run()
+        if result.state is DrainState.STALLED and result.retry_at_ms is not None:
+            await self.runtime.arm(drain.key, result.retry_at_ms)
+        return result
+
+
+@contextmanager
+def _logged(key: SessionKey) -> Iterator[None]:
+    """Work that nobody waits for: its errors are logged, and the session's next wake-up goes on."""
+    try:
+        yield
+    except (StoreUnavailable, StoreBroken) as error:
+        log.warning("the drain of session %s stopped, its next wake-up goes on: %s", key, error)
+    except Exception:
+        log.exception("the drain of session %s failed, which is a bug; its next wake-up goes on", key)
+
+
+def _random_id() -> str:
+    return uuid4().hex

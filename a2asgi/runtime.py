@@ -1,0 +1,192 @@
+"""The runtime: what every drain of one process shares, and its way to the store, the scheduler and the timers."""
+
+import logging
+import os
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+import anyio
+
+from a2asgi.activity import Activity
+from a2asgi.context import TimerReceipt
+from a2asgi.contract import Definition
+from a2asgi.errors import InvalidTime, TimerNameTaken
+from a2asgi.events import NewEvent
+from a2asgi.ports import Answer, Clock, Decide, Scheduler, SessionKey, Store
+from a2asgi.renewal import Renewer
+from a2asgi.telemetry import Hook, Signal, SignalName, emit
+from a2asgi.times import Duration, duration_ms, from_ms, instant_ms
+from a2core import (
+    AppendTask,
+    Cancelled,
+    Delivered,
+    DrainTask,
+    DrainTimings,
+    InvalidName,
+    Needs,
+    Plan,
+    ScheduleAnswer,
+    Scheduled,
+    Snapshot,
+    Task,
+    TaskEvent,
+    Timer,
+    TimerConflict,
+    check_name,
+    decide_cancel,
+    decide_schedule,
+    slot_ms,
+    timer_event_id,
+    timer_id,
+)
+
+log = logging.getLogger("a2asgi.runtime")
+
+ARM_TIMEOUT_S = 2.0
+"""How long an append waits for its watchdog to be accepted (engine.md 3)."""
+
+
+def make_holder() -> str:
+    """A name for this process in the claims that it holds."""
+    return f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
+
+
+def _unheard(_: int) -> None:
+    """No one sleeps until a wake-up."""
+
+
+@dataclass(eq=False, slots=True)
+class Runtime:
+    """What every drain of one process shares. `provider` carries wake-ups where that is not the store's own part."""
+
+    store: Store
+    clock: Clock
+    timings: DrainTimings
+    provider: Scheduler | None
+    concurrency: int
+    dependencies: Any
+    hook: Hook | None
+    deadline: Callable[[], datetime | None] | None
+    renewer: Renewer
+    activity: Activity = field(default_factory=Activity)
+    holder: str = field(default_factory=make_holder)
+    on_wake: Callable[[int], None] = _unheard
+    send_failures: int = 0
+    stopping: bool = False
+
+    async def transact(self, key: SessionKey, needs: Needs, decide: Decide[Answer]) -> Answer:
+        """The store's transaction; whoever sleeps until the next wake-up hears of an earlier one."""
+        wakes: list[int | None] = []
+
+        def deciding(snapshot: Snapshot, now_ms: int) -> Plan[Answer]:
+            plan = decide(snapshot, now_ms)
+            wakes[:] = [] if plan.wake is None else [plan.wake.at_ms]
+            return plan
+
+        answer = await self.store.transact(key, needs, deciding)
+        for at_ms in wakes:
+            if at_ms is not None:
+                self.on_wake(at_ms)
+        return answer
+
+    def signal(self, name: SignalName, key: SessionKey, *, event: tuple[str, str] = ("", ""), detail: str = "") -> None:
+        """Report a moment; `event` is the id and type of the event that it is about."""
+        emit(self.hook, Signal(name, key.contract, key.session_id, *event, detail))
+
+    def deadline_ms(self) -> int | None:
+        """When the platform ends this process, if it said so."""
+        at = None if self.deadline is None else self.deadline()
+        return None if at is None else instant_ms(at)
+
+    async def arm(self, key: SessionKey, due_at_ms: int) -> None:
+        """Have the provider, if there is one, wake this session; wait at most 2 s for it, and never fail.
+
+        A failure is logged, counted and reported. The sweep looks after a session whose wake-up was not sent.
+        """
+        if self.provider is None:
+            return
+        trouble = f"no answer within {ARM_TIMEOUT_S:g} s"
+        with anyio.move_on_after(ARM_TIMEOUT_S):
+            try:
+                await self.provider.send(self.drain_task(key, due_at_ms))
+            except Exception as error:  # noqa: BLE001 - whatever a scheduler raises, the append has succeeded
+                trouble = repr(error)
+            else:
+                return
+        self.send_failures += 1
+        log.warning("no wake-up was sent for session %s: %s", key, trouble)
+        self.signal(SignalName.SEND_FAILED, key, detail=trouble)
+
+    async def arm_watchdog(self, key: SessionKey) -> None:
+        """Arm the look after a claim that is made now."""
+        await self.arm(key, self.clock.now_ms() + self.timings.window_ms)
+
+    def drain_task(self, key: SessionKey, due_at_ms: int) -> DrainTask:
+        """A wake-up at a whole second, so that those of one second are one."""
+        return DrainTask(key.contract, key.session_id, slot_ms(self.clock.now_ms(), due_at_ms))
+
+    async def schedule(  # noqa: PLR0913 - the two forms of time, and where a delay counts from
+        self,
+        definition: Definition,
+        key: SessionKey,
+        name: str,
+        events: Sequence[object],
+        *,
+        delay: Duration | None,
+        at: datetime | None,
+        since_ms: int | None = None,
+    ) -> TimerReceipt:
+        """Accept a timer; a delay counts from `since_ms`, or from now. Raises TimerNameTaken, InvalidTime, SendFailed
+        and what a bad event raises; nothing is scheduled then.
+        """
+        if (delay is None) == (at is None):
+            raise InvalidTime("expected either delay= or at=, such as delay=\"15m\"")
+        if not events or any(isinstance(event, NewEvent) and event.id is not None for event in events):
+            raise InvalidName(f"timer {name!r}: expected one event or more, without ids: the name gives them theirs")
+        id_ = timer_id(key.contract, key.session_id, check_name("timer name", name))
+        drafts = tuple(
+            definition.draft(event, partial(timer_event_id, id_, index)) for index, event in enumerate(events)
+        )
+        delay_ms = None if delay is None else duration_ms(delay)
+        at_ms = None if at is None else instant_ms(at)
+
+        def decide(snapshot: Snapshot, now_ms: int) -> Plan[ScheduleAnswer]:
+            due_at_ms = at_ms
+            if due_at_ms is None:
+                due_at_ms = (now_ms if since_ms is None else since_ms) + (delay_ms or 0)
+            timer = Timer(id_, due_at_ms, delay_ms, drafts)
+            return decide_schedule(snapshot, now_ms, timer=timer, keep=self.provider is None)
+
+        needs = Needs(ids=tuple(draft.id for draft in drafts), timers=(id_,))
+        match await self.transact(key, needs, decide):
+            case TimerConflict():
+                raise TimerNameTaken(name)
+            case Cancelled():
+                return TimerReceipt(name, id_, "cancelled", None)
+            case Delivered():
+                return TimerReceipt(name, id_, "delivered", None)
+            case Scheduled(timer):
+                await self._send(key, timer)
+                return TimerReceipt(name, id_, "scheduled", from_ms(timer.due_at_ms))
+
+    async def cancel(self, key: SessionKey, name: str) -> bool:
+        """Cancel a timer, for good. False: too late, its events are in the log."""
+        id_ = timer_id(key.contract, key.session_id, check_name("timer name", name))
+        first = timer_event_id(id_, 0)
+        answer = await self.transact(
+            key, Needs(ids=(first,), timers=(id_,)), partial(decide_cancel, timer_id=id_, first_event_id=first)
+        )
+        return isinstance(answer, Cancelled)
+
+    async def _send(self, key: SessionKey, timer: Timer) -> None:
+        if self.provider is None:
+            return
+        events = tuple(TaskEvent(draft.id, draft.type, draft.payload) for draft in timer.drafts)
+        due_at_ms = slot_ms(self.clock.now_ms(), timer.due_at_ms)
+        task: Task = AppendTask(timer.id, key.contract, key.session_id, due_at_ms, events)
+        await self.provider.send(task)

@@ -1,0 +1,1 @@
+"""The schedulers: what wakes sessions when their time has come."""

@@ -1,0 +1,104 @@
+"""The embedded scheduler: the store's own wake-ups, looked after by whatever process runs."""
+
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+
+import anyio
+
+from a2asgi.errors import StoreBroken, StoreUnavailable
+from a2asgi.ports import Clock, SessionKey, Store
+from a2asgi.times import Duration, duration_ms
+
+log = logging.getLogger("a2asgi.schedulers.embedded")
+
+MAX_RETRY_MS = 30_000
+"""Longest pause while the store does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedScheduler:
+    """Wakes sessions from the store itself, without a provider: the default.
+
+    Any number of processes share one store. `poll` is how often each looks for wake-ups that another process wrote;
+    its own it knows at once. `concurrency` is how many woken sessions one process drains at a time.
+    """
+
+    poll: Duration = "5s"
+    concurrency: int = 64
+
+
+class WakeLoop:
+    """Sleeps until the next wake-up of the store, takes what is due, and hands each session to `deliver`.
+
+    `late_ms` lets a wake-up pass for that long before it counts: a sweep behind a provider only takes what it lost.
+    """
+
+    def __init__(  # noqa: PLR0913 - what it looks at, what it does, and its four bounds
+        self,
+        store: Store,
+        clock: Clock,
+        deliver: Callable[[SessionKey], Awaitable[object]],
+        *,
+        contracts: Callable[[], Collection[str]],
+        poll_ms: int,
+        lease_ms: int,
+        concurrency: int,
+        late_ms: int = 0,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._deliver = deliver
+        self._contracts = contracts
+        self._poll_ms = poll_ms
+        self._lease_ms = lease_ms
+        self._late_ms = late_ms
+        self._free = concurrency
+        self._bell = anyio.Event()
+        self._asleep_until_ms = 0
+
+    def wake_by(self, at_ms: int) -> None:
+        """A wake-up was written for this instant."""
+        if at_ms + self._late_ms < self._asleep_until_ms:
+            self._bell.set()
+
+    async def run(self) -> None:
+        """Run until cancelled. While the store does not answer it tries again, ever more slowly."""
+        pause_ms = 0
+        async with anyio.create_task_group() as tasks:
+            while True:
+                self._bell = anyio.Event()
+                sleep_ms = self._poll_ms
+                try:
+                    if self._free:
+                        wakes = await self._store.claim_wakes(
+                            self._contracts(), limit=self._free, lease_ms=self._lease_ms, late_ms=self._late_ms
+                        )
+                        for key in wakes.due:
+                            self._free -= 1
+                            tasks.start_soon(self._attend, key)
+                        if wakes.next_in_ms is not None:
+                            sleep_ms = min(sleep_ms, max(wakes.next_in_ms, 0))
+                    pause_ms = 0
+                except (StoreUnavailable, StoreBroken) as error:
+                    pause_ms = sleep_ms = min(max(2 * pause_ms, 250), MAX_RETRY_MS)
+                    log.warning("cannot look for wake-ups, next try in %d ms: %s", pause_ms, error)
+                await self._sleep(sleep_ms if self._free or pause_ms else self._poll_ms)
+
+    async def _sleep(self, duration_ms: int) -> None:
+        self._asleep_until_ms = self._clock.now_ms() + duration_ms
+        with anyio.move_on_after(duration_ms / 1_000):
+            await self._bell.wait()
+
+    async def _attend(self, key: SessionKey) -> None:
+        try:
+            await self._deliver(key)
+        finally:
+            self._free += 1
+            if self._free == 1:
+                self._bell.set()
+
+
+def poll_ms_of(scheduler: EmbeddedScheduler) -> int:
+    """How often to look, in ms, checked."""
+    return max(duration_ms(scheduler.poll), 1)

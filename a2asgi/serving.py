@@ -1,0 +1,70 @@
+"""Serving: A2 inside a running server, from the opened store to the last released claim."""
+
+from collections.abc import Callable
+from types import TracebackType
+
+import anyio
+
+from a2asgi.drain import single
+from a2asgi.engine import Engine
+from a2asgi.schedulers.embedded import WakeLoop
+
+
+class Serving:
+    """Runs an engine's drains and its wake-ups in a task group. Enter and leave it in one task.
+
+    Nothing is claimed before `begin`, so an app can finish its own start-up first; `stop` claims nothing more,
+    gives running handlers their grace, and releases what is left, so that an app can then end its own part.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        wake_loop: WakeLoop | None,
+        grace_s: float,
+        *,
+        install: Callable[[Engine | None], None],
+    ) -> None:
+        self._engine = engine
+        self._install = install
+        self._wake_loop = wake_loop
+        self._grace_s = grace_s
+        self._tasks = anyio.create_task_group()
+        self._stopped = False
+        engine.runtime.stopping = True
+
+    async def __aenter__(self) -> "Serving":
+        await self._engine.runtime.store.open()
+        self._install(self._engine)
+        await self._tasks.__aenter__()
+        return self
+
+    def begin(self) -> None:
+        """Start to claim."""
+        self._engine.runtime.stopping = False
+        self._engine.run_in(self._tasks.start_soon)
+        if self._wake_loop is not None:
+            self._engine.runtime.on_wake = self._wake_loop.wake_by
+            self._tasks.start_soon(self._wake_loop.run)
+
+    async def stop(self) -> None:
+        """Stop to claim, and end what runs. Doing it again does nothing."""
+        if not self._stopped:
+            self._stopped = True
+            await self._engine.stop(self._grace_s)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                await self.stop()
+            self._engine.runtime.stopping = True
+            self._tasks.cancel_scope.cancel()
+            await self._tasks.__aexit__(kind, error, trace)
+        except BaseExceptionGroup as group:
+            raise single(group) from None
+        finally:
+            self._install(None)
+            with anyio.CancelScope(shield=True):
+                await self._engine.runtime.store.close()

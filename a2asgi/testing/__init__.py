@@ -1,0 +1,5 @@
+"""The test kit: a world on a manual clock, and the conformance suite for stores."""
+
+from a2asgi.testing.world import Crashed, ManualClock, World
+
+__all__ = ["Crashed", "ManualClock", "World"]

@@ -1,0 +1,322 @@
+"""The test world: the production engine on a manual clock and a memory store. Nothing in it waits for real time."""
+
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any
+
+import anyio
+
+from a2asgi.attempt import handled_session
+from a2asgi.contract import Definition
+from a2asgi.drain import Drain, single
+from a2asgi.engine import Engine
+from a2asgi.ports import Answer, Clock, Decide, SessionInfo, SessionKey, Store, Wakes
+from a2asgi.session import DeadLetter, dead_letter
+from a2asgi.stores.memory import MemoryStore
+from a2asgi.times import Duration, duration_ms, from_ms, instant_ms
+from a2core import Appended, Buried, Claimed, Entry, Needs, Retrying, Scheduled, Settled, WorkItem
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+"""When a world begins, unless it is told otherwise."""
+
+EFFECTS: Mapping[str, tuple[type, ...]] = {
+    "append": (Appended,),
+    "claim": (Claimed,),
+    "settle": (Settled,),
+    "fail": (Retrying, Buried),
+    "schedule": (Scheduled,),
+}
+"""What a process can be crashed after, and the answers by which it is known."""
+
+
+class Crashed(BaseException):
+    """The process of this task is dead. Not an Exception: no code of a dead process runs on."""
+
+
+class ManualClock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self, now_ms: int) -> None:
+        self._now_ms = now_ms
+        self._sleepers: list[tuple[int, Callable[[], None]]] = []
+
+    def now_ms(self) -> int:
+        """Milliseconds since the Unix epoch."""
+        return self._now_ms
+
+    def next_ms(self) -> int | None:
+        """When the first sleeper is to wake."""
+        return min((at_ms for at_ms, _ in self._sleepers), default=None)
+
+    def move_to(self, now_ms: int) -> None:
+        """Set the time, which never runs backwards, and wake whose time has come."""
+        self._now_ms = max(self._now_ms, now_ms)
+        due = sorted((one for one in self._sleepers if one[0] <= self._now_ms), key=lambda one: one[0])
+        self._sleepers = [one for one in self._sleepers if one[0] > self._now_ms]
+        for _, wake in due:
+            wake()
+
+    async def sleep_ms(self, duration_ms: int) -> None:
+        """Sleep until the clock has been moved that far."""
+        await self.sleep_until(self._now_ms + duration_ms, _nothing)
+
+    async def sleep_until(self, at_ms: int, on_wake: Callable[[], None]) -> None:
+        """Sleep until the clock has been moved there; `on_wake` is called by who moves it."""
+        if at_ms <= self._now_ms:
+            on_wake()
+            return
+        woken = anyio.Event()
+
+        def wake() -> None:
+            on_wake()
+            woken.set()
+
+        sleeper = (at_ms, wake)
+        self._sleepers.append(sleeper)
+        try:
+            await woken.wait()
+        finally:
+            if not woken.is_set():
+                self._sleepers.remove(sleeper)
+                on_wake()
+
+
+class World:
+    """One A2 in a world of its own, entered by `async with a2.testing() as world`.
+
+    Sessions are used as ever. Their handlers run at `settle` and `advance` at the latest; the clock stands still
+    while they run. `advance("3d")` goes through every timer, retry and recovery that falls due, in order.
+    """
+
+    def __init__(
+        self,
+        make_engine: Callable[[Store, Clock], Engine],
+        install: Callable[[Engine | None], None],
+        contracts: Mapping[str, Definition],
+    ) -> None:
+        self.clock = ManualClock(instant_ms(START))
+        self.store = MemoryStore(clock=self.clock)
+        self._make_engine = make_engine
+        self._install = install
+        self._contracts = contracts
+        self._tasks = anyio.create_task_group()
+        self._process: _Process | None = None
+        self._crash_after: list[str] = []
+        self._beat_at_ms: int | None = None
+        self._duplicates = 0
+
+    async def __aenter__(self) -> "World":
+        await self._tasks.__aenter__()
+        self._boot()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._install(None)
+        self._tasks.cancel_scope.cancel()
+        try:
+            await self._tasks.__aexit__(kind, error, trace)
+        except BaseExceptionGroup as group:
+            raise single(group) from None
+
+    @property
+    def now(self) -> datetime:
+        """What time it is here."""
+        return from_ms(self.clock.now_ms())
+
+    @property
+    def dead_letters(self) -> list[DeadLetter]:
+        """Every dead letter, by contract, session and seq."""
+        return [dead_letter(key, item) for key, item in self.store.all_dead_letters()]
+
+    async def settle(self) -> None:
+        """Run whatever is to be done now: the clock does not move."""
+        while True:
+            engine = self._engine
+            await engine.runtime.activity.quiet()
+            if engine is not self._engine:
+                continue
+            if self._beat_is_due():
+                engine.runtime.renewer.beat()
+                continue
+            lease_ms = engine.runtime.timings.window_ms
+            wakes = await self.store.claim_wakes(self._contracts, limit=100, lease_ms=lease_ms)
+            if not wakes.due:
+                return
+            for key in wakes.due:
+                self._deliver(key)
+
+    async def advance(self, duration: Duration) -> None:
+        """Let time pass, through everything that falls due on the way, in order."""
+        end_ms = self.clock.now_ms() + duration_ms(duration)
+        await self.settle()
+        while (at_ms := await self._next_ms()) is not None and at_ms <= end_ms:
+            self.clock.move_to(at_ms)
+            await self.settle()
+        self.clock.move_to(end_ms)
+        await self.settle()
+
+    async def sleep(self, duration: Duration) -> None:
+        """For a handler under test: take this long on the world's clock."""
+        at_ms = self.clock.now_ms() + duration_ms(duration)
+        if handled_session.get() is None:
+            await self.clock.sleep_until(at_ms, _nothing)
+            return
+        activity = self._engine.runtime.activity
+        activity.leave()
+        await self.clock.sleep_until(at_ms, activity.enter)
+
+    def crash_after(self, effect: str) -> None:
+        """Let the process die right after the next effect of this kind, and another one start in its place.
+
+        Effects: append, claim, settle, fail, schedule. What was written stays; whoever waited for the effect gets
+        Crashed; the dead process's claims run out as time passes.
+        """
+        if effect not in EFFECTS:
+            raise ValueError(f"expected one of {sorted(EFFECTS)}, got {effect!r}")
+        self._crash_after.append(effect)
+
+    def duplicate_next_delivery(self) -> None:
+        """Have the next wake-up delivered twice at the same time."""
+        self._duplicates += 1
+
+    @property
+    def _engine(self) -> Engine:
+        if self._process is None:
+            raise RuntimeError("the world is not entered: write `async with a2.testing() as world`")
+        return self._process.engine
+
+    def _boot(self) -> None:
+        process = _Process(self._tasks, self.store, self._after_effect)
+        process.engine = self._make_engine(process, self.clock)
+        process.engine.run_in(process.start_soon)
+        self._process = process
+        self._install(process.engine)
+
+    def _after_effect(self, process: "_Process", answer: object) -> None:
+        """Crash the process if it was to die after this."""
+        for effect in self._crash_after:
+            if isinstance(answer, EFFECTS[effect]) and not (isinstance(answer, Claimed) and not answer.items):
+                self._crash_after.remove(effect)
+                process.die()
+                self._install(None)
+                self._boot()
+                return
+
+    def _deliver(self, key: SessionKey) -> None:
+        self._engine.start(key)
+        if self._duplicates and self._process is not None:
+            self._duplicates -= 1
+            twin = Drain(self._engine.runtime, self._contracts[key.contract], key, on_end=_nothing)
+            self._process.start_soon(_run, twin)
+
+    def _beat_is_due(self) -> bool:
+        """Whether a heartbeat has passed; the grid starts when something is held."""
+        runtime = self._engine.runtime
+        if runtime.renewer.idle:
+            self._beat_at_ms = None
+            return False
+        now_ms = self.clock.now_ms()
+        due = self._beat_at_ms is not None and self._beat_at_ms <= now_ms
+        if due or self._beat_at_ms is None:
+            self._beat_at_ms = now_ms + runtime.timings.heartbeat_ms
+        return due
+
+    async def _next_ms(self) -> int | None:
+        wakes = await self.store.claim_wakes(self._contracts, limit=0, lease_ms=0)
+        wake_ms = None if wakes.next_in_ms is None else self.clock.now_ms() + wakes.next_in_ms
+        instants = (wake_ms, self.clock.next_ms(), self._beat_at_ms)
+        return min((at_ms for at_ms in instants if at_ms is not None), default=None)
+
+
+class _Process:
+    """One process of the world: its tasks, and its way to the store, both of which end when it dies."""
+
+    engine: Engine
+
+    def __init__(
+        self, tasks: anyio.abc.TaskGroup, store: Store, after_effect: "Callable[[_Process, object], None]"
+    ) -> None:
+        self._tasks = tasks
+        self._store = store
+        self._after_effect = after_effect
+        self._scopes: set[anyio.CancelScope] = set()
+        self._dead = False
+
+    def start_soon(self, function: Callable[[Drain], Coroutine[Any, Any, Any]], drain: Drain) -> None:
+        """As a task group."""
+        self._tasks.start_soon(self._run, function, drain)
+
+    def die(self) -> None:
+        """Nothing of it runs on, and nothing it does reaches the store."""
+        self._dead = True
+        for scope in self._scopes:
+            scope.cancel()
+
+    async def _run(self, function: Callable[[Drain], Coroutine[Any, Any, Any]], drain: Drain) -> None:
+        scope = anyio.CancelScope()
+        self._scopes.add(scope)
+        try:
+            with scope:
+                await function(drain)
+        except* Crashed:
+            pass  # that is what being dead means
+        finally:
+            self._scopes.discard(scope)
+
+    def _check(self) -> None:
+        if self._dead:
+            raise Crashed
+
+    async def open(self) -> None:
+        self._check()
+
+    async def close(self) -> None:
+        self._check()
+
+    async def ping(self) -> None:
+        self._check()
+
+    async def transact(self, key: SessionKey, needs: Needs, decide: Decide[Answer]) -> Answer:
+        self._check()
+        answer = await self._store.transact(key, needs, decide)
+        self._check()
+        self._after_effect(self, answer)
+        self._check()
+        return answer
+
+    def transact_blocking(self, key: SessionKey, needs: Needs, decide: Decide[Answer]) -> Answer:
+        self._check()
+        return self._store.transact_blocking(key, needs, decide)
+
+    async def read(self, key: SessionKey, after_seq: int, limit: int) -> list[Entry]:
+        self._check()
+        return await self._store.read(key, after_seq, limit)
+
+    async def claim_wakes(
+        self, contracts: Collection[str], *, limit: int, lease_ms: int, late_ms: int = 0
+    ) -> Wakes:
+        self._check()
+        return await self._store.claim_wakes(contracts, limit=limit, lease_ms=lease_ms, late_ms=late_ms)
+
+    async def dead_letters(
+        self, contract: str | None = None, *, after: tuple[SessionKey, int] | None = None, limit: int = 100
+    ) -> list[tuple[SessionKey, WorkItem]]:
+        self._check()
+        return await self._store.dead_letters(contract, after=after, limit=limit)
+
+    async def sessions(
+        self, contract: str | None = None, *, after: SessionKey | None = None, limit: int = 100
+    ) -> list[SessionInfo]:
+        self._check()
+        return await self._store.sessions(contract, after=after, limit=limit)
+
+
+async def _run(drain: Drain) -> None:
+    await drain.run()
+
+
+def _nothing(*_: Any) -> None:  # noqa: ANN401 - whatever there is to ignore
+    """Nothing more to do."""
