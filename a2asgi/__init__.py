@@ -73,6 +73,6 @@ __all__ = [
     "TimerNameTaken",
     "TimerReceipt",
     "UnknownEvent",
-    "WiringError",
     "Wakes",
+    "WiringError",
 ]

@@ -1,4 +1,4 @@
-"""Activity: how many tasks are awake, and when none is. A shutdown waits for that, and so does the test world."""
+"""Activity: how many tasks are awake, and when none is, which a manual clock waits for before it moves."""
 
 import anyio
 

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from a2asgi.clock import SystemClock
 from a2asgi.engine import Engine
@@ -45,7 +45,7 @@ class A2:
     Making it connects to nothing. Wrap the app in A2Middleware, or use `async with a2:` in a script.
     """
 
-    def __init__(  # noqa: PLR0913 - each is a setting of its own, by keyword
+    def __init__(
         self,
         *,
         store: Store | None = None,
@@ -53,7 +53,7 @@ class A2:
         timings: DrainTimings = DrainTimings(),  # noqa: B008 - frozen
         concurrency: int = 16,
         grace: Duration = "10s",
-        dependencies: Any = None,  # noqa: ANN401 - the user's own
+        dependencies: Any = None,
         telemetry: Hook | None = None,
         deadline: Callable[[], datetime | None] | None = None,
     ) -> None:
@@ -102,7 +102,7 @@ class A2:
             )
         return Serving(engine, self._wake_loop(engine), self._grace_s, install=self._install)
 
-    async def __aenter__(self) -> "A2":
+    async def __aenter__(self) -> Self:
         self._serving = self.serving()
         await self._serving.__aenter__()
         self._serving.begin()
@@ -115,7 +115,7 @@ class A2:
         if serving is not None:
             await serving.__aexit__(kind, error, trace)
 
-    def testing(self, *, dependencies: Any = None) -> "World":  # noqa: ANN401 - the user's own
+    def testing(self, *, dependencies: Any = None) -> "World":
         """A test world: this A2's definitions on a manual clock and a memory store, until its `async with` ends."""
         from a2asgi.testing.world import World  # noqa: PLC0415 - only tests have the test kit loaded
 
@@ -123,7 +123,7 @@ class A2:
             dependencies = self._dependencies
 
         def make_engine(store: Store, clock: Clock) -> Engine:
-            return self._make_engine(store, clock, dependencies, threaded=False)
+            return self._make_engine(store, clock, dependencies, in_world=True)
 
         return World(make_engine, self._install, self._contracts)
 
@@ -149,18 +149,18 @@ class A2:
             self._store = SQLiteStore(DEVELOPMENT_STORE)
         return self._store
 
-    def _make_engine(self, store: Store, clock: Clock, dependencies: Any, *, threaded: bool = True) -> Engine:  # noqa: ANN401 - the user's own
-        provider = None if isinstance(self._scheduler, EmbeddedScheduler | None) else self._scheduler
+    def _make_engine(self, store: Store, clock: Clock, dependencies: Any, *, in_world: bool = False) -> Engine:
+        embedded = in_world or isinstance(self._scheduler, EmbeddedScheduler | None)
         runtime = Runtime(
             store,
             clock,
             self._timings,
-            provider,
+            None if embedded else self._scheduler,
             self._concurrency,
             dependencies,
             self._telemetry,
             self._deadline,
-            Renewer(store, self._timings, threaded=threaded),
+            Renewer(store, self._timings, threaded=not in_world),
         )
         return Engine(runtime, self._contracts, schedules=self._scheduler is not None)
 

@@ -131,7 +131,7 @@ class Attempt:
         with self._scope:
             try:
                 return await self._answer()
-            except Exception as error:  # noqa: BLE001 - any error of the user's code is a failure of this attempt
+            except Exception as error:
                 log.warning(
                     "handler %s failed on event %r of session %s (attempt %d)",
                     self._handler.name,
@@ -199,16 +199,14 @@ class Attempt:
                 else:
                     self._report(answer, SignalName.SETTLED if ending is None else SignalName.CANCELLED)
             case Snooze(delay):
-                self._report(
-                    await self._write(partial(decide_snooze, delay_ms=duration_ms(delay))), SignalName.SNOOZED
-                )
+                self._report(await self._write(partial(decide_snooze, delay_ms=duration_ms(delay))), SignalName.SNOOZED)
             case Fail(reason):
                 self._report(await self._write(partial(decide_give_up, failure=Failure("Fail", storable(reason)))))
             case Failure() as failure:
                 policy = self._handler.policy
                 self._report(await self._write(partial(decide_fail, policy=policy, failure=failure)))
 
-    async def _write(self, decide: Callable[..., Plan[Any]], ids: tuple[str, ...] = ()) -> Any:  # noqa: ANN401 - the decision's answer
+    async def _write(self, decide: Callable[..., Plan[Any]], ids: tuple[str, ...] = ()) -> Any:
         seq, attempt = self._item.seq, self._item.attempt
 
         def deciding(snapshot: Snapshot, now_ms: int) -> Plan[Any]:

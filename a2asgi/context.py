@@ -1,15 +1,19 @@
 """The context of one attempt: all that a handler may do besides its own work."""
 
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, TypeVarTuple, Unpack
 
 from anyio import from_thread
 from anyio.lowlevel import EventLoopToken
 
 from a2asgi.times import Duration
+
+T = TypeVar("T")
+Args = TypeVarTuple("Args")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +84,7 @@ class _Context:
         return self._attempt.log
 
     @property
-    def dependencies(self) -> Any:  # noqa: ANN401 - whatever the user gave to A2
+    def dependencies(self) -> Any:
         """What `A2(dependencies=...)` was given."""
         return self._attempt.dependencies
 
@@ -117,6 +121,10 @@ class SyncContext(_Context):
         super().__init__(attempt)
         self._token = token
 
+    def run(self, function: Callable[[Unpack[Args]], Awaitable[T]], *args: Unpack[Args]) -> T:
+        """Call an async function on the event loop, and wait for it here."""
+        return from_thread.run(function, *args, token=self._token)
+
     def append(self, *events: object) -> None:
         """As Context.append."""
         self._attempt.produced.extend(events)
@@ -125,10 +133,8 @@ class SyncContext(_Context):
         self, name: str, *events: object, delay: Duration | None = None, at: datetime | None = None
     ) -> TimerReceipt:
         """As Context.schedule."""
-        return from_thread.run(
-            partial(self._attempt.timers.schedule, name, *events, delay=delay, at=at), token=self._token
-        )
+        return self.run(partial(self._attempt.timers.schedule, name, *events, delay=delay, at=at))
 
     def cancel(self, name: str) -> bool:
         """As Context.cancel."""
-        return from_thread.run(self._attempt.timers.cancel, name, token=self._token)
+        return self.run(self._attempt.timers.cancel, name)

@@ -1,4 +1,4 @@
-"""Contracts: the event types of one kind of session, their handlers and their policies. Pure data, no I/O."""
+"""Contracts: the event types of one kind of session, their handlers and their policies, as pure data."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
@@ -112,13 +112,9 @@ class Definition:
         self._classes: dict[type, EventType[Any]] = {}
 
     @overload
-    def event(
-        self, name: str, *, lane: str | Callable[[Any], str] = DEFAULT_LANE
-    ) -> Callable[[type[P]], type[P]]: ...
+    def event(self, name: str, *, lane: str | Callable[[Any], str] = DEFAULT_LANE) -> Callable[[type[P]], type[P]]: ...
     @overload
-    def event(
-        self, name: str, payload: type[P], *, lane: str | Callable[[P], str] = DEFAULT_LANE
-    ) -> EventType[P]: ...
+    def event(self, name: str, payload: type[P], *, lane: str | Callable[[P], str] = DEFAULT_LANE) -> EventType[P]: ...
     @overload
     def event(self, name: str, payload: None, *, lane: str = DEFAULT_LANE) -> EventType[None]: ...
     def event(
@@ -155,7 +151,7 @@ class Definition:
         event_type = self._type_of(event)
         if event_type is None:
             raise WiringError(
-                f"contract {self.name!r} has no event {event!r}: declare it first, @{self.name}.event(\"...\")"
+                f'contract {self.name!r} has no event {event!r}: declare it first, @{self.name}.event("...")'
             )
         policy = (retry or Retry()).policy()
         timeout_ms = None if timeout is None else duration_ms(timeout)
@@ -193,7 +189,7 @@ class Definition:
         if event_type is None:
             raise UnknownEvent(
                 f"contract {self.name!r} has no event for {new.type or type(new.payload)!r}: expected one of "
-                f"{sorted(self._types)}. A plain value needs its type: NewEvent(value, type=\"...\")"
+                f'{sorted(self._types)}. A plain value needs its type: NewEvent(value, type="...")'
             )
         return event_type.draft(new.payload, make_id() if new.id is None else new.id)
 
@@ -235,7 +231,7 @@ def _constant(lane: str) -> Callable[[object], str]:
 
 def _handler(function: Callable[..., Any], policy: RetryPolicy, timeout_ms: int | None) -> Handler:
     target = inspect.unwrap(function)
-    is_async = inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(getattr(target, "__call__", None))
+    is_async = inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(type(target).__call__)
     try:
         inspect.signature(function).bind(None, None)
         takes_context = True

@@ -19,7 +19,6 @@ from a2asgi.runtime import Runtime
 from a2asgi.telemetry import SignalName
 from a2core import Claimed, Needs, Plan, Snapshot, decide_claim
 
-
 log = logging.getLogger("a2asgi.drain")
 
 
@@ -92,14 +91,14 @@ class Drain:
                 self._on_end(self)  # in the same breath: a poke from now on is for the next drain
                 if self._trouble is not None:
                     raise self._trouble
-                return _result(claimed)
+                return _result(claimed) if self._may_claim() else DrainResult(DrainState.STALLED)
             if not claimed.more or len(self._running) >= self._runtime.concurrency:
                 await self._mail.wait()
 
     async def _claim(self, tasks: TaskGroup) -> Claimed:
         """One claim pass, whose items start at once."""
         free = self._runtime.concurrency - len(self._running)
-        if not free or self._runtime.stopping or self._trouble is not None:
+        if not free or not self._may_claim():
             return Claimed()
         until_ms = self._runtime.deadline_ms()
 
@@ -120,20 +119,26 @@ class Drain:
             self._trouble = error
             return Claimed()
         for item in claimed.buried:
-            self._runtime.signal(SignalName.DEAD_LETTER, self.key, event=(item.entry.id, item.entry.type), detail="lost")
+            self._runtime.signal(
+                SignalName.DEAD_LETTER, self.key, event=(item.entry.id, item.entry.type), detail="lost"
+            )
         for event_type in claimed.parked:
-            log.warning("session %s has events of type %r, which this code does not handle: parked", self.key, event_type)
+            log.warning("session %s has events of type %r, unknown to this code: parked", self.key, event_type)
             self._runtime.signal(SignalName.PARKED, self.key, detail=f"no handler for event type {event_type!r}")
         on_beat: Callable[[], object] = _nothing
         if self._runtime.provider is not None:
             on_beat = partial(tasks.start_soon, self._arm)
         for item in claimed.items:
-            attempt = Attempt(
-                self._runtime, self._definition, self.key, item, until_ms=until_ms, on_beat=on_beat
-            )
+            attempt = Attempt(self._runtime, self._definition, self.key, item, until_ms=until_ms, on_beat=on_beat)
             self._running.add(attempt)
             tasks.start_soon(self._attend, attempt)
         return claimed
+
+    def _may_claim(self) -> bool:
+        """Whether a claim made now could come to an end: not at a shutdown, nor once the platform's time is up."""
+        until_ms = self._runtime.deadline_ms()
+        in_time = until_ms is None or until_ms > self._runtime.clock.now_ms()
+        return in_time and not self._runtime.stopping and self._trouble is None
 
     async def _attend(self, attempt: Attempt) -> None:
         try:

@@ -1,4 +1,4 @@
-"""The engine: append and wake. It starts drains where a server runs them, and runs them inline where none does."""
+"""The engine: appends, and drains that a server's task group runs, or the caller itself where there is no server."""
 
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 from uuid import uuid4
 
 import anyio
+
 from a2asgi.attempt import handled_session
 from a2asgi.contract import Definition
 from a2asgi.drain import Drain, DrainResult, DrainState
@@ -40,7 +41,7 @@ class Engine:
     def __init__(self, runtime: Runtime, definitions: Mapping[str, Definition], *, schedules: bool) -> None:
         self.runtime = runtime
         self._definitions = definitions
-        self._schedules = schedules
+        self.schedules = schedules
         self._drains: dict[SessionKey, Drain] = {}
         self._start_soon: StartSoon | None = None
 
@@ -51,8 +52,9 @@ class Engine:
     async def append(
         self, definition: Definition, key: SessionKey, events: Sequence[object], *, wait: bool = False
     ) -> Receipt:
-        """Append a batch, and have what is pending of it handled. Raises EventConflict, what a bad event raises, and
-        StoreUnavailable or StoreBroken; nothing was written then.
+        """Append a batch, and have what is pending of it handled.
+
+        Raises EventConflict, what a bad event raises, and StoreUnavailable or StoreBroken; nothing was written then.
         """
         receipt, pending = await self._append(definition, key, events, self.runtime.timings.window_ms)
         if pending:
@@ -65,7 +67,7 @@ class Engine:
         Raises as `append`, and SendFailed where a provider did not take the wake-up: the events may be durable then,
         and with explicit ids the call can be repeated.
         """
-        if not self._schedules:
+        if not self.schedules:
             raise ConfigurationError("dispatch needs a scheduler, and A2(scheduler=None) has none: use append")
         receipt, pending = await self._append(definition, key, events, 0)
         if pending and self.runtime.provider is not None:
@@ -99,6 +101,9 @@ class Engine:
 
     async def wake(self, key: SessionKey, *, wait: bool = False) -> None:
         """Have handled what became claimable just now; the watchdog is armed beside that, never before it."""
+        if self.runtime.provider is None:
+            await self._handle(key, wait=wait)
+            return
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self.runtime.arm_watchdog, key)
             await self._handle(key, wait=wait)

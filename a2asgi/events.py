@@ -54,7 +54,7 @@ class EventType(Generic[P]):
         """An event of this type, to be appended."""
         return NewEvent(payload, id=id, type=self)
 
-    def draft(self, payload: Any, event_id: str) -> Draft:  # noqa: ANN401 - checked here, not before
+    def draft(self, payload: Any, event_id: str) -> Draft:
         """The event as the core takes it. Raises InvalidPayload, and InvalidName for a bad id or lane."""
         text = self.payload.encode(payload)
         lane = self.lane(self.payload.decode(text))

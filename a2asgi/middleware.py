@@ -1,21 +1,13 @@
-"""The middleware: pure ASGI around any app. It owns one path prefix and the lifespan, and passes all else through."""
+"""The middleware: pure ASGI that owns one path prefix and the lifespan, and passes all else through."""
 
 import json
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, TypeAlias
 
 from a2asgi.app import A2
 from a2asgi.errors import StoreBroken, StoreUnavailable, WiringError
-from a2asgi.serving import Serving
+from a2asgi.lifespan import ASGIApp, LifespanTalk, Receive, Scope, Send
 
 log = logging.getLogger("a2asgi.middleware")
-
-Scope: TypeAlias = MutableMapping[str, Any]
-Message: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[Message]]
-Send: TypeAlias = Callable[[Message], Awaitable[None]]
-ASGIApp: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class A2Middleware:
@@ -73,7 +65,7 @@ class A2Middleware:
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Start and stop A2 around the app's own lifespan; stand in for it where the app has none."""
-        talk = _LifespanTalk(receive, send)
+        talk = LifespanTalk(receive, send)
         try:
             async with self.a2.serving() as serving:
                 await talk.run(self.app, scope, serving)
@@ -82,70 +74,6 @@ class A2Middleware:
             await talk.fail(str(error))
         else:
             await talk.finish()
-
-
-class _LifespanTalk:
-    """One conversation of host, middleware and app. The host hears of a stage once, when both sides are through."""
-
-    def __init__(self, receive: Receive, send: Send) -> None:
-        self.started = False
-        self._receive = receive
-        self._send = send
-        self._heard: set[str] = set()
-        self._answered: set[str] = set()
-        self._last: Message | None = None
-
-    async def run(self, app: ASGIApp, scope: Scope, serving: Serving) -> None:
-        """Both lifespans, up to the point where only the host's last answer is due."""
-
-        async def receive() -> Message:
-            message = await self._hear()
-            if message["type"] == "lifespan.shutdown":
-                await serving.stop()
-            return message
-
-        async def send(message: Message) -> None:
-            stage = message["type"].split(".")[1]
-            self._answered.add(stage)
-            if stage == "shutdown":
-                self._last = message  # the store is closed first
-                return
-            if message["type"] == "lifespan.startup.complete":
-                serving.begin()
-                self.started = True
-            await self._send(message)
-
-        try:
-            await app(scope, receive, send)
-        except Exception as error:
-            if self._answered:
-                raise
-            # ASGI: an app that raises before it answers has no lifespan, and is served all the same
-            log.info("the wrapped app has no lifespan: %r", error)
-        if not self._answered:
-            if "lifespan.startup" not in self._heard:
-                await self._hear()
-            await send({"type": "lifespan.startup.complete"})
-        if self.started and "lifespan.shutdown" not in self._heard:
-            await receive()
-
-    async def finish(self) -> None:
-        """All is closed: tell the host, unless it was told that the start failed."""
-        if self.started:
-            await self._send(self._last or {"type": "lifespan.shutdown.complete"})
-
-    async def fail(self, reason: str) -> None:
-        """Tell the host that a2 did not start, or did not stop."""
-        if not self.started and "lifespan.startup" not in self._heard:
-            await self._hear()
-        if self.started or not self._answered:
-            stage = "shutdown" if self.started else "startup"
-            await self._send({"type": f"lifespan.{stage}.failed", "message": reason})
-
-    async def _hear(self) -> Message:
-        message = await self._receive()
-        self._heard.add(message["type"])
-        return message
 
 
 def _check_nothing_shadowed(app: object, prefix: str) -> None:

@@ -1,4 +1,4 @@
-"""Ports: what the engine asks of a store, a scheduler and a clock. Protocols and their values, nothing else."""
+"""Ports: what the engine asks of a store, a scheduler and a clock, as protocols and their values."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -76,9 +76,7 @@ class Store(Protocol):
         """Up to `limit` entries of the log with a seq above `after_seq`, in order."""
         ...
 
-    async def claim_wakes(
-        self, contracts: Collection[str], *, limit: int, lease_ms: int, late_ms: int = 0
-    ) -> Wakes:
+    async def claim_wakes(self, contracts: Collection[str], *, limit: int, lease_ms: int, late_ms: int = 0) -> Wakes:
         """Take up to `limit` sessions whose wake-up is due since `late_ms`, and put each off by `lease_ms`.
 
         Whoever takes a session looks after it; if it dies, the session is due again when the lease ends.

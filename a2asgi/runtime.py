@@ -130,7 +130,7 @@ class Runtime:
         """A wake-up at a whole second, so that those of one second are one."""
         return DrainTask(key.contract, key.session_id, slot_ms(self.clock.now_ms(), due_at_ms))
 
-    async def schedule(  # noqa: PLR0913 - the two forms of time, and where a delay counts from
+    async def schedule(
         self,
         definition: Definition,
         key: SessionKey,
@@ -141,11 +141,12 @@ class Runtime:
         at: datetime | None,
         since_ms: int | None = None,
     ) -> TimerReceipt:
-        """Accept a timer; a delay counts from `since_ms`, or from now. Raises TimerNameTaken, InvalidTime, SendFailed
-        and what a bad event raises; nothing is scheduled then.
+        """Accept a timer; a delay counts from `since_ms`, or from now.
+
+        Raises TimerNameTaken, InvalidTime, SendFailed and what a bad event raises; nothing is scheduled then.
         """
         if (delay is None) == (at is None):
-            raise InvalidTime("expected either delay= or at=, such as delay=\"15m\"")
+            raise InvalidTime('expected either delay= or at=, such as delay="15m"')
         if not events or any(isinstance(event, NewEvent) and event.id is not None for event in events):
             raise InvalidName(f"timer {name!r}: expected one event or more, without ids: the name gives them theirs")
         id_ = timer_id(key.contract, key.session_id, check_name("timer name", name))

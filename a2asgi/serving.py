@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from types import TracebackType
+from typing import Self
 
 import anyio
 
@@ -33,7 +34,7 @@ class Serving:
         self._stopped = False
         engine.runtime.stopping = True
 
-    async def __aenter__(self) -> "Serving":
+    async def __aenter__(self) -> Self:
         await self._engine.runtime.store.open()
         self._install(self._engine)
         await self._tasks.__aenter__()

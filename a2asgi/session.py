@@ -67,8 +67,9 @@ class Session:
         return await engine.append(self._definition, self._key, _named(events, id), wait=wait)
 
     async def dispatch(self, *events: object, id: str | None = None) -> Receipt:  # noqa: A002 - as above
-        """Append events and hand the session to the scheduler at once, running nothing here. Raises as `append`,
-        and SendFailed where a provider did not take it: repeat the call with the same ids then.
+        """Append events and hand the session to the scheduler at once, running nothing here.
+
+        Raises as `append`, and SendFailed where a provider did not take it: repeat the call with the same ids then.
         """
         engine = await self._ready()
         return await engine.dispatch(self._definition, self._key, _named(events, id))
@@ -76,8 +77,10 @@ class Session:
     async def schedule(
         self, name: str, *events: object, delay: Duration | None = None, at: datetime | None = None
     ) -> TimerReceipt:
-        """Let events enter the log at `at`, or `delay` from now. The same name, time and events again are the same
-        timer; another time or batch needs another name, or raises TimerNameTaken.
+        """Let events enter the log at `at`, or `delay` from now.
+
+        The same name, time and events again are the same timer; another time or batch needs another name, or raises
+        TimerNameTaken.
         """
         engine = await self._ready()
         return await engine.runtime.schedule(self._definition, self._key, name, events, delay=delay, at=at)
@@ -145,9 +148,7 @@ def dead_letter(key: SessionKey, item: WorkItem) -> DeadLetter:
     failure = item.dead.failure
     at = from_ms(item.dead.at_ms)
     entry = item.entry
-    return DeadLetter(
-        key.contract, key.session_id, entry.id, entry.type, entry.seq, failure.type, failure.message, at
-    )
+    return DeadLetter(key.contract, key.session_id, entry.id, entry.type, entry.seq, failure.type, failure.message, at)
 
 
 def _named(events: tuple[object, ...], event_id: str | None) -> tuple[object, ...]:

@@ -18,9 +18,9 @@ class Loop:
     def __init__(self) -> None:
         native: Any = current_token().native_token
         # asyncio and trio name the same operation differently
-        self._call_soon: Callable[[Callable[[], object]], object] = getattr(
-            native, "call_soon_threadsafe", None
-        ) or native.run_sync_soon
+        self._call_soon: Callable[[Callable[[], object]], object] = (
+            getattr(native, "call_soon_threadsafe", None) or native.run_sync_soon
+        )
 
     def call_soon(self, function: Callable[[], object]) -> None:
         """Run `function` on the loop soon. A loop that has ended runs nothing: who waited there is gone."""

@@ -18,9 +18,10 @@ _MAX_MS = 253_402_300_799_999
 
 def duration_ms(value: Duration) -> int:
     """Milliseconds of a duration, rounded up so that nothing is early. Raises InvalidTime for anything else."""
+    match = _TEXT.fullmatch(value) if isinstance(value, str) else None
     if isinstance(value, timedelta):
         milliseconds = -(-value // _MILLISECOND)
-    elif (match := _TEXT.fullmatch(value) if isinstance(value, str) else None) is not None:
+    elif match is not None:
         milliseconds = int(match[1]) * _UNITS_MS[match[2]]
     else:
         raise InvalidTime(f'expected a duration such as "15m" or timedelta(minutes=15), got {value!r}')

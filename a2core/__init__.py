@@ -30,7 +30,7 @@ from a2core.outcomes import (
     decide_settle,
     decide_snooze,
 )
-from a2core.plan import Needs, Plan, Snapshot, Wake, WakeAt, WakeBy
+from a2core.plan import Needs, Plan, Snapshot, Wake, WakeAt, WakeBy, moved_wake
 from a2core.records import (
     Claim,
     DeadLetter,
@@ -88,8 +88,8 @@ __all__ = [
     "Released",
     "Renewed",
     "Resolved",
-    "Retrying",
     "RetryPolicy",
+    "Retrying",
     "Roster",
     "ScheduleAnswer",
     "Scheduled",
@@ -123,6 +123,7 @@ __all__ = [
     "decode_json",
     "derive_id",
     "encode_json",
+    "moved_wake",
     "produced_event_id",
     "same_json",
     "slot_ms",

@@ -17,9 +17,9 @@ class Claimed:
     """What one claim pass found.
 
     `items` are now held by the caller. `buried` became dead letters because their claims were lost too often.
-    `parked` are types that this code has no handler for. `busy`: others hold live claims.
-    `more`: lanes or due timers are left that another pass could take right now. `retry_at_ms`: the next instant at which waiting or parked
-    work is worth another look; timers and the ends of live claims are not counted.
+    `parked` are types that this code has no handler for. `appended` came from due timers. `busy`: others hold live
+    claims. `more`: lanes or due timers are left that another pass could take right now. `retry_at_ms`: the next
+    instant at which waiting or parked work is worth another look; timers and the ends of live claims do not count.
     """
 
     items: tuple[WorkItem, ...] = ()
@@ -76,13 +76,12 @@ class Renewed:
     lost: frozenset[int]
 
 
-def decide_renew(
-    snapshot: Snapshot, now_ms: int, *, held: Mapping[int, int], expires_at_ms: int
-) -> Plan[Renewed]:
+def decide_renew(snapshot: Snapshot, now_ms: int, *, held: Mapping[int, int], expires_at_ms: int) -> Plan[Renewed]:
     """Extend the claims that still carry their attempt; `held` maps seq to attempt. Needs those seqs and the heads.
 
     A claim that expired but that nobody took over is extended too: its attempt still fences everyone else out.
     """
+    del now_ms  # every decision has one signature; this one is bounded by `expires_at_ms` alone
     renewed: dict[int, WorkItem] = {}
     for seq, attempt in held.items():
         item = held_item(snapshot, seq, attempt)
@@ -112,9 +111,7 @@ def decide_release(snapshot: Snapshot, now_ms: int, *, held: Mapping[int, int]) 
     """
     items = [held_item(snapshot, seq, attempt) for seq, attempt in held.items()]
     free = tuple(replace(item, claim=None) for item in items if item is not None)
-    return Plan(
-        Released(frozenset(item.seq for item in free)), items=free, wake=WakeBy(now_ms) if free else None
-    )
+    return Plan(Released(frozenset(item.seq for item in free)), items=free, wake=WakeBy(now_ms) if free else None)
 
 
 def held_item(snapshot: Snapshot, seq: int, attempt: int) -> WorkItem | None:
@@ -123,9 +120,7 @@ def held_item(snapshot: Snapshot, seq: int, attempt: int) -> WorkItem | None:
     return item if item is not None and item.claim is not None and item.attempt == attempt else None
 
 
-def _deliver_timers(
-    snapshot: Snapshot, now_ms: int, roster: Roster
-) -> tuple[tuple[Entry, ...], tuple[WorkItem, ...]]:
+def _deliver_timers(snapshot: Snapshot, now_ms: int, roster: Roster) -> tuple[tuple[Entry, ...], tuple[WorkItem, ...]]:
     """What the due timers append. A timer whose ids are in the log was delivered before, and appends nothing."""
     known = dict(snapshot.entries)
     entries: list[Entry] = []

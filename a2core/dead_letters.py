@@ -27,9 +27,7 @@ class NotDead:
     event_id: str
 
 
-def decide_resolve(
-    snapshot: Snapshot, now_ms: int, *, event_id: str, reason: str
-) -> Plan[Resolved | NotDead]:
+def decide_resolve(snapshot: Snapshot, now_ms: int, *, event_id: str, reason: str) -> Plan[Resolved | NotDead]:
     """Settle a dead letter with a reason. Needs the event id."""
     item = _dead_item(snapshot, event_id)
     if item is None:

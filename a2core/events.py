@@ -42,12 +42,10 @@ def decide_append(
     entries, new, items = written
     known = (snapshot.items.get(entry.seq) for entry in entries)
     pending = bool(items) or any(item is not None and item.dead is None for item in known)
-    return Plan(
-        Appended(entries, new, pending), entries=new, items=items, wake=WakeBy(wake_by_ms) if pending else None
-    )
+    return Plan(Appended(entries, new, pending), entries=new, items=items, wake=WakeBy(wake_by_ms) if pending else None)
 
 
-def write_batch(  # noqa: PLR0913 - the rule has six inputs, and no object of ours groups them
+def write_batch(
     known: Mapping[str, Entry],
     last_seq: int,
     now_ms: int,

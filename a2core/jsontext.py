@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from a2core.errors import InvalidPayload, is_unicode
 
-Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 MAX_WIRE_DEPTH = 100
 """Deepest nesting of a wire body (wire.md 1)."""

@@ -1,4 +1,4 @@
-"""Outcomes: how a holder ends one attempt. Every one is fenced by the attempt, so a stale holder writes nothing."""
+"""Outcomes: how a holder ends one attempt, fenced by it, so that a stale holder writes nothing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -36,7 +36,7 @@ class Stale:
     """The claim is someone else's by now, or ended: nothing was written."""
 
 
-def decide_settle(  # noqa: PLR0913 - one argument for each part of an outcome
+def decide_settle(
     snapshot: Snapshot,
     now_ms: int,
     *,
@@ -67,7 +67,7 @@ def decide_settle(  # noqa: PLR0913 - one argument for each part of an outcome
     )
 
 
-def decide_fail(  # noqa: PLR0913 - who, which attempt, which policy, what went wrong
+def decide_fail(
     snapshot: Snapshot, now_ms: int, *, seq: int, attempt: int, policy: RetryPolicy, failure: Failure
 ) -> Plan[Retrying | Buried | Stale]:
     """Count a failure: try again after the backoff, or bury the event once the budget is spent. Needs the seq."""
@@ -81,9 +81,7 @@ def decide_fail(  # noqa: PLR0913 - who, which attempt, which policy, what went 
     return _retry(item, now_ms + policy.backoff.delay_ms(failures, item.entry.id))
 
 
-def decide_snooze(
-    snapshot: Snapshot, now_ms: int, *, seq: int, attempt: int, delay_ms: int
-) -> Plan[Retrying | Stale]:
+def decide_snooze(snapshot: Snapshot, now_ms: int, *, seq: int, attempt: int, delay_ms: int) -> Plan[Retrying | Stale]:
     """Make the event claimable again after `delay_ms`; that is not a failure. Needs the seq."""
     item = held_item(snapshot, seq, attempt)
     return Plan(Stale()) if item is None else _retry(item, now_ms + delay_ms)

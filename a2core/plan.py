@@ -6,7 +6,7 @@ from typing import Generic, TypeAlias, TypeVar
 
 from a2core.records import Ending, Entry, Timer, TimerRecord, WorkItem
 
-Answer = TypeVar("Answer", covariant=True)
+Answer_co = TypeVar("Answer_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +53,26 @@ class WakeAt:
 Wake: TypeAlias = WakeBy | WakeAt
 
 
+def moved_wake(wake_at_ms: int | None, wake: Wake | None) -> int | None:
+    """A session's next wake-up after a plan's `wake`."""
+    match wake:
+        case None:
+            return wake_at_ms
+        case WakeAt(at_ms):
+            return at_ms
+        case WakeBy(at_ms):
+            return at_ms if wake_at_ms is None else min(wake_at_ms, at_ms)
+
+
 @dataclass(frozen=True, slots=True)
-class Plan(Generic[Answer]):
+class Plan(Generic[Answer_co]):
     """Rows to write in the transaction that loaded the snapshot, and what the caller is told.
 
     `entries` are inserted; `items` and `timers` are inserted or replaced; `settled` work and `delivered` timers are
     deleted; `endings` are noted on log entries by seq; `wake` moves the session's next wake-up, None leaves it.
     """
 
-    answer: Answer
+    answer: Answer_co
     entries: tuple[Entry, ...] = ()
     items: tuple[WorkItem, ...] = ()
     settled: tuple[int, ...] = ()

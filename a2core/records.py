@@ -1,4 +1,4 @@
-"""The rows of a session as values: log entries, open work, timers. A store keeps them and decides nothing."""
+"""The rows of a session as values, which a store keeps: log entries, open work, timers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -130,8 +130,10 @@ TimerRecord: TypeAlias = Timer | Tombstone
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """What one version of the code knows of a contract: its handlers' policies by event type, and the types it
-    declares without a handler. Any other type was stored by a newer version.
+    """What one version of the code knows of a contract.
+
+    `handled`: its handlers' policies by event type; `unhandled`: the types it declares without a handler. Any other
+    type was stored by a newer version.
     """
 
     handled: Mapping[str, RetryPolicy]

@@ -67,7 +67,7 @@ def decide_cancel(
 
     A timer that was never scheduled can be cancelled: its name stays cancelled.
     """
-    del now_ms  # a decision has one signature; this one does not depend on the time
+    del now_ms  # every decision has one signature; this one does not depend on the time
     if first_event_id in snapshot.entries:
         return Plan(Delivered())
     if isinstance(snapshot.timers.get(timer_id), Tombstone):
@@ -75,7 +75,7 @@ def decide_cancel(
     return Plan(Cancelled(), timers=(Tombstone(timer_id),))
 
 
-def decide_delivery(  # noqa: PLR0913 - an append, and the timer that it is
+def decide_delivery(
     snapshot: Snapshot, now_ms: int, *, timer_id: str, drafts: Sequence[Draft], roster: Roster, wake_by_ms: int
 ) -> Plan[Appended | Conflict | Cancelled]:
     """Append what a provider carried, unless it was cancelled. Needs the timer's id and the drafts' ids."""

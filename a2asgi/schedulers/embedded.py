@@ -34,7 +34,7 @@ class WakeLoop:
     `late_ms` lets a wake-up pass for that long before it counts: a sweep behind a provider only takes what it lost.
     """
 
-    def __init__(  # noqa: PLR0913 - what it looks at, what it does, and its four bounds
+    def __init__(
         self,
         store: Store,
         clock: Clock,

@@ -8,7 +8,7 @@ from anyio.lowlevel import checkpoint
 
 from a2asgi.clock import SystemClock
 from a2asgi.ports import Answer, Clock, Decide, SessionInfo, SessionKey, Wakes
-from a2core import Entry, Needs, Plan, Snapshot, Timer, TimerRecord, WakeAt, WakeBy, WorkItem
+from a2core import Entry, Needs, Plan, Snapshot, Timer, TimerRecord, WorkItem, moved_wake
 
 DUE_TIMERS = 100
 """How many due timers one snapshot holds at most, so that a transaction stays short."""
@@ -61,13 +61,7 @@ class _Session:
             self.timers[timer.id] = timer
         for timer_id in plan.delivered:
             del self.timers[timer_id]
-        match plan.wake:
-            case WakeBy(at_ms):
-                self.wake_at_ms = at_ms if self.wake_at_ms is None else min(self.wake_at_ms, at_ms)
-            case WakeAt(at_ms):
-                self.wake_at_ms = at_ms
-            case None:
-                pass
+        self.wake_at_ms = moved_wake(self.wake_at_ms, plan.wake)
 
 
 class MemoryStore:
@@ -113,9 +107,7 @@ class MemoryStore:
             session = self._sessions.get(key)
             return session.log[after_seq : after_seq + limit] if session is not None else []
 
-    async def claim_wakes(
-        self, contracts: Collection[str], *, limit: int, lease_ms: int, late_ms: int = 0
-    ) -> Wakes:
+    async def claim_wakes(self, contracts: Collection[str], *, limit: int, lease_ms: int, late_ms: int = 0) -> Wakes:
         """As Store.claim_wakes."""
         await checkpoint()
         with self._lock:

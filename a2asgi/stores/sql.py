@@ -25,9 +25,8 @@ from a2core import (
     Timer,
     TimerRecord,
     Tombstone,
-    WakeAt,
-    WakeBy,
     WorkItem,
+    moved_wake,
 )
 
 SCHEMA_VERSION = 1
@@ -99,9 +98,7 @@ def migrate(dialect: Dialect) -> Steps[None]:
         )
 
 
-def transact(
-    dialect: Dialect, key: SessionKey, needs: Needs, decide: Decide[Answer], now_ms: int
-) -> Steps[Answer]:
+def transact(dialect: Dialect, key: SessionKey, needs: Needs, decide: Decide[Answer], now_ms: int) -> Steps[Answer]:
     """Load, decide, write. Nothing is written before `decide` has returned."""
     found = yield Statement(
         "SELECT id, last_seq, wake_at_ms FROM a2_sessions WHERE contract = ? AND session_id = ?",
@@ -114,11 +111,10 @@ def transact(
         snapshot = yield from _load(dialect, session, last_seq, needs, now_ms)
     plan = decide(snapshot, now_ms)
     if plan.writes:
-        wake = _moved(wake_at_ms, plan.wake)
+        wake = moved_wake(wake_at_ms, plan.wake)
         if session is None:
             [[session]] = yield Statement(
-                "INSERT INTO a2_sessions (contract, session_id, last_seq, wake_at_ms) VALUES (?, ?, ?, ?)"
-                " RETURNING id",
+                "INSERT INTO a2_sessions (contract, session_id, last_seq, wake_at_ms) VALUES (?, ?, ?, ?) RETURNING id",
                 (key.contract, key.session_id, len(plan.entries), wake),
             )
         elif plan.entries or wake != wake_at_ms:
@@ -149,9 +145,7 @@ def next_wake(contracts: Collection[str], late_ms: int) -> Steps[int | None]:
     return min(soonest, default=None)
 
 
-def claim_wakes(
-    contracts: Collection[str], limit: int, lease_ms: int, late_ms: int, now_ms: int
-) -> Steps[Wakes]:
+def claim_wakes(contracts: Collection[str], limit: int, lease_ms: int, late_ms: int, now_ms: int) -> Steps[Wakes]:
     """Take due sessions and put each off by the lease."""
     due: list[tuple[int, int, SessionKey]] = []
     for contract in contracts:
@@ -208,8 +202,7 @@ def _load(dialect: Dialect, session: int, last_seq: int, needs: Needs, now_ms: i
     if needs.heads:
         heads = yield Statement(f"{_WORK_OF} WHERE w.session = ? AND w.head = 1 ORDER BY w.seq", (session,))
         rows = yield Statement(
-            f"SELECT {_TIMER} FROM a2_timers WHERE session = ? AND due_at_ms IS NOT NULL"
-            " ORDER BY due_at_ms LIMIT ?",
+            f"SELECT {_TIMER} FROM a2_timers WHERE session = ? AND due_at_ms IS NOT NULL ORDER BY due_at_ms LIMIT ?",
             (session, DUE_TIMERS + 1),
         )
         timers = [timer for row in rows if isinstance(timer := _timer(row), Timer)]
@@ -292,16 +285,6 @@ def _write(session: int, snapshot: Snapshot, plan: Plan[object]) -> Steps[None]:
         yield Statement("DELETE FROM a2_timers WHERE session = ? AND id = ?", (session, timer_id))
 
 
-def _moved(wake_at_ms: int | None, wake: WakeBy | WakeAt | None) -> int | None:
-    match wake:
-        case None:
-            return wake_at_ms
-        case WakeAt(at_ms):
-            return at_ms
-        case WakeBy(at_ms):
-            return at_ms if wake_at_ms is None else min(wake_at_ms, at_ms)
-
-
 def _entry(row: Sequence[Any]) -> Entry:
     id_, type_, payload, cause, created_at_ms, seq, kind, reason = row[:8]
     ending = None if kind is None else Ending(EndingKind(kind), reason)
@@ -324,10 +307,16 @@ def _item(row: Sequence[Any]) -> WorkItem:
 
 
 def _state(item: WorkItem) -> tuple[Any, ...]:
-    claim = (None, None) if item.claim is None else (item.claim.holder, item.claim.expires_at_ms)
-    failure = (None, None) if item.dead is None else (item.dead.failure.type, item.dead.failure.message)
-    dead_at_ms = None if item.dead is None else item.dead.at_ms
-    return (item.attempt, item.failures, item.lost, item.ready_at_ms, *claim, item.parked_until_ms, *failure, dead_at_ms)
+    claim, dead = item.claim, item.dead
+    return (
+        item.attempt,
+        item.failures,
+        item.lost,
+        item.ready_at_ms,
+        *((None, None) if claim is None else (claim.holder, claim.expires_at_ms)),
+        item.parked_until_ms,
+        *((None, None, None) if dead is None else (dead.failure.type, dead.failure.message, dead.at_ms)),
+    )
 
 
 def _timer(row: Sequence[Any]) -> TimerRecord:

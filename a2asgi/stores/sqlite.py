@@ -99,9 +99,7 @@ class SQLiteStore:
         """As Store.read."""
         return await self._on(self._reader, self._steps(sql.read, key, after_seq, limit))
 
-    async def claim_wakes(
-        self, contracts: Collection[str], *, limit: int, lease_ms: int, late_ms: int = 0
-    ) -> Wakes:
+    async def claim_wakes(self, contracts: Collection[str], *, limit: int, lease_ms: int, late_ms: int = 0) -> Wakes:
         """As Store.claim_wakes. While nothing is due it only reads."""
         at_ms = await self._on(self._reader, self._steps(sql.next_wake, contracts, late_ms))
         now_ms = self._clock.now_ms()
@@ -214,7 +212,9 @@ class SQLiteStore:
             if name.startswith(("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_NOMEM", "SQLITE_INTERRUPT")):
                 raise StoreUnavailable(f"{self._path}: {error}") from error
             if name.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM", "SQLITE_AUTH")):
-                raise StoreBroken(f"{self._path}: cannot be written ({error}); check the path and its rights") from error
+                raise StoreBroken(
+                    f"{self._path}: cannot be written ({error}); check the path and its rights"
+                ) from error
             raise StoreBroken(f"{self._path}: {error}") from error
 
 

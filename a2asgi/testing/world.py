@@ -1,9 +1,9 @@
-"""The test world: the production engine on a manual clock and a memory store. Nothing in it waits for real time."""
+"""The test world: the production engine on a manual clock and a memory store, so that nothing waits for real time."""
 
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import anyio
 
@@ -106,7 +106,7 @@ class World:
         self._beat_at_ms: int | None = None
         self._duplicates = 0
 
-    async def __aenter__(self) -> "World":
+    async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
         self._boot()
         return self
@@ -142,7 +142,8 @@ class World:
                 engine.runtime.renewer.beat()
                 continue
             lease_ms = engine.runtime.timings.window_ms
-            wakes = await self.store.claim_wakes(self._contracts, limit=100, lease_ms=lease_ms)
+            limit = 100 if engine.schedules else 0
+            wakes = await self.store.claim_wakes(self._contracts, limit=limit, lease_ms=lease_ms)
             if not wakes.due:
                 return
             for key in wakes.due:
@@ -225,8 +226,10 @@ class World:
         return due
 
     async def _next_ms(self) -> int | None:
-        wakes = await self.store.claim_wakes(self._contracts, limit=0, lease_ms=0)
-        wake_ms = None if wakes.next_in_ms is None else self.clock.now_ms() + wakes.next_in_ms
+        wake_ms = None
+        if self._engine.schedules:
+            wakes = await self.store.claim_wakes(self._contracts, limit=0, lease_ms=0)
+            wake_ms = None if wakes.next_in_ms is None else self.clock.now_ms() + wakes.next_in_ms
         instants = (wake_ms, self.clock.next_ms(), self._beat_at_ms)
         return min((at_ms for at_ms in instants if at_ms is not None), default=None)
 
@@ -295,9 +298,7 @@ class _Process:
         self._check()
         return await self._store.read(key, after_seq, limit)
 
-    async def claim_wakes(
-        self, contracts: Collection[str], *, limit: int, lease_ms: int, late_ms: int = 0
-    ) -> Wakes:
+    async def claim_wakes(self, contracts: Collection[str], *, limit: int, lease_ms: int, late_ms: int = 0) -> Wakes:
         self._check()
         return await self._store.claim_wakes(contracts, limit=limit, lease_ms=lease_ms, late_ms=late_ms)
 
@@ -318,5 +319,5 @@ async def _run(drain: Drain) -> None:
     await drain.run()
 
 
-def _nothing(*_: Any) -> None:  # noqa: ANN401 - whatever there is to ignore
+def _nothing(*_: Any) -> None:
     """Nothing more to do."""
