@@ -150,12 +150,12 @@ class A2:
         return self._store
 
     def _make_engine(self, store: Store, clock: Clock, dependencies: Any, *, in_world: bool = False) -> Engine:
-        embedded = in_world or isinstance(self._scheduler, EmbeddedScheduler | None)
+        provider = None if in_world or isinstance(self._scheduler, EmbeddedScheduler | None) else self._scheduler
         runtime = Runtime(
             store,
             clock,
             self._timings,
-            None if embedded else self._scheduler,
+            provider,
             self._concurrency,
             dependencies,
             self._telemetry,

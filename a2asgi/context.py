@@ -1,11 +1,11 @@
 """The context of one attempt: all that a handler may do besides its own work."""
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import Any, Protocol, TypeVar, TypeVarTuple, Unpack
+from typing import Any, Protocol, TypeVar, TypeVarTuple
 
 from anyio import from_thread
 from anyio.lowlevel import EventLoopToken
@@ -121,7 +121,7 @@ class SyncContext(_Context):
         super().__init__(attempt)
         self._token = token
 
-    def run(self, function: Callable[[Unpack[Args]], Awaitable[T]], *args: Unpack[Args]) -> T:
+    def run(self, function: Callable[[*Args], Coroutine[Any, Any, T]], *args: *Args) -> T:
         """Call an async function on the event loop, and wait for it here."""
         return from_thread.run(function, *args, token=self._token)
 
