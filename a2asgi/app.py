@@ -13,7 +13,7 @@ from a2asgi.errors import ConfigurationError, StoreNotConfigured, WiringError
 from a2asgi.ports import Clock, Scheduler, Store
 from a2asgi.renewal import Renewer
 from a2asgi.runtime import Runtime
-from a2asgi.schedulers.embedded import EmbeddedScheduler, WakeLoop, poll_ms_of
+from a2asgi.schedulers.embedded import EmbeddedScheduler, WakeLoop
 from a2asgi.serving import Serving
 from a2asgi.session import Contract, DeadLetter, dead_letter
 from a2asgi.stores.sqlite import SQLiteStore
@@ -176,7 +176,7 @@ class A2:
                 runtime.clock,
                 engine.deliver,
                 contracts=lambda: sorted(self._contracts),
-                poll_ms=poll_ms_of(self._scheduler),
+                poll_ms=self._scheduler.poll_ms,
                 lease_ms=window_ms,
                 concurrency=self._scheduler.concurrency,
             )

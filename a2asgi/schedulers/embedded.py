@@ -5,15 +5,17 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
 import anyio
+from anyio.abc import TaskGroup
 
-from a2asgi.errors import StoreBroken, StoreUnavailable
+from a2asgi.errors import ConfigurationError, StoreBroken, StoreUnavailable
 from a2asgi.ports import Clock, SessionKey, Store
 from a2asgi.times import Duration, duration_ms
 
 log = logging.getLogger("a2asgi.schedulers.embedded")
 
-MAX_RETRY_MS = 30_000
-"""Longest pause while the store does not answer."""
+MIN_PAUSE_MS = 250
+MAX_PAUSE_MS = 30_000
+"""Shortest and longest pause while the store does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,15 @@ class EmbeddedScheduler:
 
     poll: Duration = "5s"
     concurrency: int = 64
+
+    def __post_init__(self) -> None:
+        if self.poll_ms < 1 or self.concurrency < 1:
+            raise ConfigurationError(f"{self}: expected a poll above zero, and a concurrency of 1 or more")
+
+    @property
+    def poll_ms(self) -> int:
+        """`poll` in milliseconds."""
+        return duration_ms(self.poll)
 
 
 class WakeLoop:
@@ -55,11 +66,12 @@ class WakeLoop:
         self._late_ms = late_ms
         self._free = concurrency
         self._bell = anyio.Event()
-        self._asleep_until_ms = 0
+        self._look_by_ms = 0
 
     def wake_by(self, at_ms: int) -> None:
-        """A wake-up was written for this instant."""
-        if at_ms + self._late_ms < self._asleep_until_ms:
+        """A wake-up was written for this instant: by the time it counts, look again."""
+        if at_ms + self._late_ms < self._look_by_ms:
+            self._look_by_ms = at_ms + self._late_ms
             self._bell.set()
 
     async def run(self) -> None:
@@ -67,28 +79,37 @@ class WakeLoop:
         pause_ms = 0
         async with anyio.create_task_group() as tasks:
             while True:
-                self._bell = anyio.Event()
-                sleep_ms = self._poll_ms
+                # set before looking: a wake-up that is written meanwhile may be one that the look does not see
+                self._look_by_ms = self._clock.now_ms() + self._poll_ms
                 try:
-                    if self._free:
-                        wakes = await self._store.claim_wakes(
-                            self._contracts(), limit=self._free, lease_ms=self._lease_ms, late_ms=self._late_ms
-                        )
-                        for key in wakes.due:
-                            self._free -= 1
-                            tasks.start_soon(self._attend, key)
-                        if wakes.next_in_ms is not None:
-                            sleep_ms = min(sleep_ms, max(wakes.next_in_ms, 0))
-                    pause_ms = 0
+                    await self._take(tasks)
                 except (StoreUnavailable, StoreBroken) as error:
-                    pause_ms = sleep_ms = min(max(2 * pause_ms, 250), MAX_RETRY_MS)
+                    pause_ms = min(max(2 * pause_ms, MIN_PAUSE_MS), MAX_PAUSE_MS)
                     log.warning("cannot look for wake-ups, next try in %d ms: %s", pause_ms, error)
-                await self._sleep(sleep_ms if self._free or pause_ms else self._poll_ms)
+                    await self._clock.sleep_ms(pause_ms)
+                else:
+                    pause_ms = 0
+                    await self._sleep()
 
-    async def _sleep(self, duration_ms: int) -> None:
-        self._asleep_until_ms = self._clock.now_ms() + duration_ms
-        with anyio.move_on_after(duration_ms / 1_000):
-            await self._bell.wait()
+    async def _take(self, tasks: TaskGroup) -> None:
+        """Take what is due, as far as there is room for it, and learn when the next one is."""
+        if not self._free:
+            return
+        wakes = await self._store.claim_wakes(
+            self._contracts(), limit=self._free, lease_ms=self._lease_ms, late_ms=self._late_ms
+        )
+        for key in wakes.due:
+            self._free -= 1
+            tasks.start_soon(self._attend, key)
+        if wakes.next_in_ms is not None and self._free:
+            self._look_by_ms = min(self._look_by_ms, self._clock.now_ms() + wakes.next_in_ms)
+
+    async def _sleep(self) -> None:
+        """Until the next look is due, which may come to be earlier meanwhile."""
+        while (left_ms := self._look_by_ms - self._clock.now_ms()) > 0:
+            self._bell = anyio.Event()
+            with anyio.move_on_after(left_ms / 1_000):
+                await self._bell.wait()
 
     async def _attend(self, key: SessionKey) -> None:
         try:
@@ -96,9 +117,4 @@ class WakeLoop:
         finally:
             self._free += 1
             if self._free == 1:
-                self._bell.set()
-
-
-def poll_ms_of(scheduler: EmbeddedScheduler) -> int:
-    """How often to look, in ms, checked."""
-    return max(duration_ms(scheduler.poll), 1)
+                self.wake_by(0)
