@@ -25,21 +25,23 @@ DEFAULT_LANE = "main"
 class Retry:
     """When a handler is tried again, and when it is given up.
 
-    It waits `base` after the first failure, `factor` times longer after each next one, at most `cap`, spread by
-    `jitter` (0.2 is ±20 %). After `max_failures` failures, or `max_lost` attempts that ended without an answer
+    It waits `base` after the first failure, `factor` times longer after each next one, at most `cap` (5 minutes, or
+    `base` where that is longer), spread by `jitter` (0.2 is ±20 %). After `max_failures` failures, or `max_lost` attempts that ended without an answer
     (a crash, a kill, a hang), the event is a dead letter.
     """
 
     max_failures: int = 10
     max_lost: int = 10
     base: Duration = "1s"
-    cap: Duration = "5m"
+    cap: Duration | None = None
     factor: int = 2
     jitter: float = 0.2
 
     def policy(self) -> RetryPolicy:
         """The same for the core. Raises ValueError for what makes no sense."""
-        backoff = Backoff(duration_ms(self.base), self.factor, duration_ms(self.cap), round(self.jitter * 100))
+        base_ms = duration_ms(self.base)
+        cap_ms = max(base_ms, Backoff().cap_ms) if self.cap is None else duration_ms(self.cap)
+        backoff = Backoff(base_ms, self.factor, cap_ms, round(self.jitter * 100))
         return RetryPolicy(self.max_failures, self.max_lost, backoff)
 
 
