@@ -2,7 +2,8 @@
 
 import inspect
 import logging
-from collections.abc import Callable, MutableMapping
+import math
+from collections.abc import Awaitable, Callable, MutableMapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,6 +17,7 @@ from a2asgi.context import AttemptInfo, Context, SyncContext, TimerReceipt
 from a2asgi.contract import Definition
 from a2asgi.errors import EventConflict, StoreBroken, StoreUnavailable
 from a2asgi.events import Event
+from a2asgi.groups import single, ungrouped
 from a2asgi.outcomes import Cancel, Fail, Snooze
 from a2asgi.ports import SessionKey
 from a2asgi.renewal import Held, capped
@@ -43,15 +45,13 @@ from a2core import (
     decide_settle,
     decide_snooze,
     produced_event_id,
+    storable_text,
 )
 
 log = logging.getLogger("a2asgi.attempt")
 
 CLEAN_UP_S = 5.0
 """How long giving a claim back may take once the attempt is cancelled."""
-
-MAX_MESSAGE_CHARS = 2_000
-"""How much of an error's message is stored."""
 
 handled_session: ContextVar[SessionKey | None] = ContextVar("handled_session", default=None)
 """The session whose event is being handled here, in the handler's task or thread."""
@@ -90,6 +90,7 @@ class Attempt:
         self._until_ms = until_ms
         self._scope = anyio.CancelScope()
         self._lost = False
+        self._in_thread = False
         code = self._handler.code if self._handler.is_async else None
         self._held = Held(key, item.seq, item.attempt, self._handler.name, code, until_ms, self._lose, on_beat)
         runtime.activity.enter()
@@ -131,17 +132,26 @@ class Attempt:
         with self._scope:
             try:
                 return await self._answer()
-            except Exception as error:
-                log.warning(
-                    "handler %s failed on event %r of session %s (attempt %d)",
-                    self._handler.name,
-                    self._item.entry.id,
-                    self._key,
-                    self._item.attempt,
-                    exc_info=error,
-                )
-                return failure_of(error)
+            except Exception as error:  # noqa: BLE001 - any error of the user's code is a failure of this attempt
+                return self._failed(error)
+            except anyio.get_cancelled_exc_class() as error:
+                if anyio.current_effective_deadline() == -math.inf:
+                    raise
+                return self._failed(error)  # nobody cancelled us: the handler awaited something that was cancelled
         return None
+
+    def _failed(self, error: BaseException) -> Failure | None:
+        if self._scope.cancel_called:
+            return None  # many drivers turn a cancellation into an error of their own
+        log.warning(
+            "handler %s failed on event %r of session %s (attempt %d)",
+            self._handler.name,
+            self._item.entry.id,
+            self._key,
+            self._item.attempt,
+            exc_info=error,
+        )
+        return failure_of(error)
 
     async def _answer(self) -> _Verdict:
         event = self._definition.event_of(self._item.entry)
@@ -159,8 +169,7 @@ class Attempt:
         )
         token = handled_session.set(self._key)
         try:
-            with anyio.fail_after(None if timeout_ms is None else timeout_ms / 1_000):
-                answer = await self._call(event, info)
+            answer = await self._in_time(partial(self._call, event, info), timeout_ms)
         finally:
             handled_session.reset(token)
         return self._verdict(answer, info.produced)
@@ -169,8 +178,46 @@ class Attempt:
         function = self._handler.function
         context = Context(info) if self._handler.is_async else SyncContext(info, current_token())
         call = partial(function, event, context) if self._handler.takes_context else partial(function, event)
-        answer = call() if self._handler.is_async else await run_in_thread(call, f"a2-{self._handler.name}")
+        answer = call() if self._handler.is_async else await self._run_in_thread(call)
         return await answer if inspect.isawaitable(answer) else answer
+
+    async def _run_in_thread(self, call: Callable[[], object]) -> object:
+        def work() -> object:
+            try:
+                return call()
+            finally:
+                self._in_thread = False
+
+        self._in_thread = True
+        return await run_in_thread(work, f"a2-{self._handler.name}")
+
+    async def _in_time(self, call: Callable[[], Awaitable[object]], timeout_ms: int | None) -> object:
+        """Call, and raise TimeoutError if it takes longer on the clock in charge."""
+        if timeout_ms is None:
+            return await call()
+        activity = self._runtime.activity
+        woken = False
+
+        def wake() -> None:
+            nonlocal woken
+            woken = True
+            activity.enter()
+
+        async def expire() -> None:
+            await self._runtime.clock.sleep_ms(timeout_ms, wake)
+            tasks.cancel_scope.cancel()
+
+        try:
+            with ungrouped():
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(expire)
+                    answer = await call()
+                    tasks.cancel_scope.cancel()
+                    return answer
+        finally:
+            if woken:
+                activity.leave()
+        raise TimeoutError(f"the handler took longer than its timeout of {timeout_ms} ms")
 
     def _verdict(self, answer: object, produced: list[object]) -> _Verdict:
         if isinstance(answer, Snooze | Fail):
@@ -185,7 +232,7 @@ class Attempt:
             self._definition.draft(event, partial(produced_event_id, cause, index))
             for index, event in enumerate(events)
         )
-        ending = Ending(EndingKind.CANCELLED, storable(answer.reason)) if isinstance(answer, Cancel) else None
+        ending = Ending(EndingKind.CANCELLED, storable_text(answer.reason)) if isinstance(answer, Cancel) else None
         return _Done(drafts, ending)
 
     async def _end(self, verdict: _Verdict) -> None:
@@ -201,7 +248,7 @@ class Attempt:
             case Snooze(delay):
                 self._report(await self._write(partial(decide_snooze, delay_ms=duration_ms(delay))), SignalName.SNOOZED)
             case Fail(reason):
-                self._report(await self._write(partial(decide_give_up, failure=Failure("Fail", storable(reason)))))
+                self._report(await self._write(partial(decide_give_up, failure=Failure("Fail", storable_text(reason)))))
             case Failure() as failure:
                 policy = self._handler.policy
                 self._report(await self._write(partial(decide_fail, policy=policy, failure=failure)))
@@ -215,8 +262,8 @@ class Attempt:
         return await self._runtime.transact(self._key, Needs(ids=ids, seqs=(seq,)), deciding)
 
     async def _release(self) -> None:
-        """Give the claim back. A plain function cannot be stopped: its claim runs out, and fences it off."""
-        if not self._handler.is_async:
+        """Give the claim back. A thread cannot be stopped: while it runs its claim runs out, and fences it off."""
+        if self._in_thread:
             log.warning("handler %s runs on in its thread; its claim expires", self._handler.name)
             return
         with anyio.move_on_after(CLEAN_UP_S, shield=True):
@@ -280,15 +327,9 @@ class _HandlerLog(logging.LoggerAdapter[logging.Logger]):
 
 def failure_of(error: BaseException) -> Failure:
     """An error as it is stored: a group of one is that one, and the text is one that every store can keep."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
+    error = single(error)
     try:
         message = str(error)
     except Exception as broken:  # noqa: BLE001 - a broken __str__ must not hide that the handler failed
         message = f"(its text could not be read: {type(broken).__name__})"
-    return Failure(type(error).__name__, storable(message))
-
-
-def storable(text: str) -> str:
-    """Text without what some store refuses: NUL and lone surrogates become U+FFFD, and the end is cut."""
-    return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()[:MAX_MESSAGE_CHARS]
+    return Failure(type(error).__name__, storable_text(message))

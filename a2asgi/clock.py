@@ -1,8 +1,13 @@
 """The system's clock."""
 
 import time
+from collections.abc import Callable
 
 import anyio
+
+
+def no_op() -> None:
+    """What a sleeper does on waking, unless it says otherwise."""
 
 
 class SystemClock:
@@ -12,6 +17,7 @@ class SystemClock:
         """Milliseconds since the Unix epoch."""
         return time.time_ns() // 1_000_000
 
-    async def sleep_ms(self, duration_ms: int) -> None:
+    async def sleep_ms(self, duration_ms: int, on_wake: Callable[[], None] = no_op) -> None:
         """Sleep for that long."""
         await anyio.sleep(duration_ms / 1_000)
+        on_wake()

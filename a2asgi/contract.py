@@ -26,8 +26,8 @@ class Retry:
     """When a handler is tried again, and when it is given up.
 
     It waits `base` after the first failure, `factor` times longer after each next one, at most `cap` (5 minutes, or
-    `base` where that is longer), spread by `jitter` (0.2 is ±20 %). After `max_failures` failures, or `max_lost` attempts that ended without an answer
-    (a crash, a kill, a hang), the event is a dead letter.
+    `base` where that is longer), spread by `jitter` (0.2 is ±20 %). After `max_failures` failures, or `max_lost`
+    attempts that ended without an answer (a crash, a kill, a hang), the event is a dead letter.
     """
 
     max_failures: int = 10
@@ -232,18 +232,17 @@ def _constant(lane: str) -> Callable[[object], str]:
 
 
 def _handler(function: Callable[..., Any], policy: RetryPolicy, timeout_ms: int | None) -> Handler:
-    target = inspect.unwrap(function)
-    is_async = inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(type(target).__call__)
+    takes = [count for count in (2, 1) if _can_be_called_with(function, count)]
+    if not takes:
+        raise WiringError(f"{function!r} cannot be a handler: expected (event) or (event, context) as its parameters")
+    faces = (function, inspect.unwrap(function), type(function).__call__)
+    is_async = any(inspect.iscoroutinefunction(face) for face in faces)
+    return Handler(function, policy, timeout_ms, is_async, takes_context=takes[0] == 2)
+
+
+def _can_be_called_with(function: object, count: int) -> bool:
     try:
-        inspect.signature(function).bind(None, None)
-        takes_context = True
-    except TypeError:
-        try:
-            inspect.signature(function).bind(None)
-            takes_context = False
-        except TypeError:
-            raise WiringError(
-                f"{function!r} cannot be a handler: expected (event) or (event, context) parameters, "
-                f"got {inspect.signature(function)}"
-            ) from None
-    return Handler(function, policy, timeout_ms, is_async, takes_context)
+        inspect.signature(function).bind(*range(count))  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return False
+    return True

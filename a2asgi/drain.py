@@ -13,6 +13,7 @@ from a2asgi.activity import Mailbox
 from a2asgi.attempt import Attempt
 from a2asgi.contract import Definition
 from a2asgi.errors import StoreBroken, StoreUnavailable
+from a2asgi.groups import ungrouped
 from a2asgi.ports import SessionKey
 from a2asgi.renewal import capped
 from a2asgi.runtime import Runtime
@@ -52,7 +53,7 @@ class Drain:
     ) -> None:
         self.key = key
         self.finished = anyio.Event()
-        self.result = DrainResult(DrainState.BUSY)
+        self.result: DrainResult | None = None
         self._runtime = runtime
         self._definition = definition
         self._running: set[Attempt] = set()
@@ -64,15 +65,15 @@ class Drain:
     async def run(self) -> DrainResult:
         """Run to the end. Raises StoreUnavailable or StoreBroken, after the running handlers have ended."""
         try:
-            async with anyio.create_task_group() as tasks:
-                self.result = await self._run(tasks)
-        except BaseExceptionGroup as group:
-            raise single(group) from None
+            with ungrouped():
+                async with anyio.create_task_group() as tasks:
+                    result = await self._run(tasks)
         finally:
             self._on_end(self)
             self.finished.set()
             self._runtime.activity.leave()
-        return self.result
+        self.result = result
+        return result
 
     def poke(self) -> None:
         """Tell it that there may be more to claim."""
@@ -163,11 +164,3 @@ def _result(claimed: Claimed) -> DrainResult:
 
 def _nothing() -> None:
     """The beat of a claim whose watchdog the store itself keeps."""
-
-
-def single(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """A group of one is that one: callers catch the error, not how many tasks there were."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error

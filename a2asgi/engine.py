@@ -14,6 +14,7 @@ from a2asgi.contract import Definition
 from a2asgi.drain import Drain, DrainResult, DrainState
 from a2asgi.errors import ConfigurationError, EventConflict, StoreBroken, StoreUnavailable
 from a2asgi.events import Event
+from a2asgi.groups import ungrouped
 from a2asgi.ports import SessionKey
 from a2asgi.runtime import Runtime
 from a2core import Appended, Conflict, Needs, Plan, Snapshot, decide_append
@@ -86,13 +87,15 @@ class Engine:
 
         A handler that asks only tells that drain to look again: waiting for it could be waiting for itself.
         """
-        drain = self._drains.get(key)
-        if drain is None:
-            return await self._run(self._begin(key))
-        drain.poke()
-        if handled_session.get() is None:
+        while (drain := self._drains.get(key)) is not None:
+            drain.poke()
+            if handled_session.get() is not None:
+                return DrainResult(DrainState.BUSY)
             await drain.finished.wait()
-        return drain.result
+            if drain.result is not None:
+                return drain.result
+            # whoever ran it was cancelled, or failed: the rest is ours
+        return await self._run(self._begin(key))
 
     async def deliver(self, key: SessionKey) -> None:
         """Drain a session whose wake-up came. What goes wrong is logged; the store wakes it again."""
@@ -104,9 +107,10 @@ class Engine:
         if self.runtime.provider is None:
             await self._handle(key, wait=wait)
             return
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self.runtime.arm_watchdog, key)
-            await self._handle(key, wait=wait)
+        with ungrouped():
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self.runtime.arm_watchdog, key)
+                await self._handle(key, wait=wait)
 
     async def stop(self, grace_s: float, clean_up_s: float = 5.0) -> None:
         """Claim nothing more, give running handlers `grace_s`, then stop them and give their claims back."""

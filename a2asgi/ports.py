@@ -44,8 +44,8 @@ class Clock(Protocol):
         """Milliseconds since the Unix epoch."""
         ...
 
-    async def sleep_ms(self, duration_ms: int) -> None:
-        """Sleep on this clock."""
+    async def sleep_ms(self, duration_ms: int, on_wake: Callable[[], None] = ...) -> None:
+        """Sleep on this clock. `on_wake` is called the moment the time has come, before the sleeper runs."""
         ...
 
 

@@ -6,8 +6,8 @@ from typing import Self
 
 import anyio
 
-from a2asgi.drain import single
 from a2asgi.engine import Engine
+from a2asgi.groups import ungrouped
 from a2asgi.schedulers.embedded import WakeLoop
 
 
@@ -62,9 +62,8 @@ class Serving:
                 await self.stop()
             self._engine.runtime.stopping = True
             self._tasks.cancel_scope.cancel()
-            await self._tasks.__aexit__(kind, error, trace)
-        except BaseExceptionGroup as group:
-            raise single(group) from None
+            with ungrouped():
+                await self._tasks.__aexit__(kind, error, trace)
         finally:
             self._install(None)
             with anyio.CancelScope(shield=True):

@@ -14,7 +14,7 @@ from a2asgi.errors import NoDeadLetter
 from a2asgi.events import Event, NewEvent
 from a2asgi.ports import SessionKey
 from a2asgi.times import Duration, from_ms
-from a2core import Needs, NotDead, WorkItem, check_name, decide_redrive, decide_resolve
+from a2core import Needs, NotDead, WorkItem, check_name, decide_redrive, decide_resolve, storable_text
 
 S = TypeVar("S")
 
@@ -113,7 +113,7 @@ class Session:
 
     async def resolve(self, event_id: str, reason: str) -> None:
         """Skip a dead letter: settle its event with a reason, so that its lane goes on. Raises NoDeadLetter."""
-        await self._mend(event_id, partial(decide_resolve, event_id=event_id, reason=reason))
+        await self._mend(event_id, partial(decide_resolve, event_id=event_id, reason=storable_text(reason)))
 
     async def redrive(self, event_id: str) -> None:
         """Handle a dead letter's event again, with fresh budgets. Raises NoDeadLetter."""

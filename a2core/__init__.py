@@ -16,10 +16,10 @@ from a2core.claims import (
     decide_renew,
 )
 from a2core.dead_letters import NotDead, Redriven, Resolved, decide_redrive, decide_resolve
-from a2core.errors import A2Error, InvalidName, InvalidPayload, check_name
+from a2core.errors import A2Error, InvalidName, InvalidPayload, check_name, storable_text
 from a2core.events import Appended, Conflict, decide_append
 from a2core.ids import derive_id, produced_event_id, timer_event_id, timer_id
-from a2core.jsontext import Json, decode_json, encode_json, same_json
+from a2core.jsontext import Json, decode_json, encode_json, path_step, same_json
 from a2core.outcomes import (
     Buried,
     Retrying,
@@ -124,9 +124,11 @@ __all__ = [
     "derive_id",
     "encode_json",
     "moved_wake",
+    "path_step",
     "produced_event_id",
     "same_json",
     "slot_ms",
+    "storable_text",
     "timer_event_id",
     "timer_id",
 ]

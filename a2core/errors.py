@@ -50,6 +50,16 @@ def check_name(kind: str, value: object) -> str:
     return value
 
 
+MAX_TEXT_CHARS = 2_000
+"""How much of an error's message or of a reason is stored."""
+
+
+def storable_text(text: str) -> str:
+    """Text that every store can keep: NUL and lone surrogates become U+FFFD, and the end is cut."""
+    whole = text if is_unicode(text) else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return whole.replace("\x00", "\ufffd")[:MAX_TEXT_CHARS]
+
+
 def is_unicode(text: str) -> bool:
     """Whether `text` has no lone surrogate, so that UTF-8 can carry it."""
     if text.isascii():

@@ -46,6 +46,11 @@ def same_json(one: str, other: str) -> bool:
     return one == other or _SORTED.encode(json.loads(one)) == _SORTED.encode(json.loads(other))
 
 
+def path_step(key: str | int) -> str:
+    """One step of a path to a value: `.price`, `[2]`, `["a b"]`."""
+    return f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{_ENCODER.encode(key)}]"
+
+
 def _fault(value: object, depth: int) -> tuple[str, str] | None:
     """Find the first value that JSON cannot hold: its path below here, and why."""
     if value is None or isinstance(value, bool):
@@ -70,13 +75,12 @@ def _fault_in_object(value: dict[object, object], depth: int) -> tuple[str, str]
         if not is_unicode(key):
             return "", f"the key {key!r} holds a lone surrogate, which is not Unicode text"
         if (fault := _fault(item, depth + 1)) is not None:
-            step = f".{key}" if key.isidentifier() else f"[{_ENCODER.encode(key)}]"
-            return step + fault[0], fault[1]
+            return path_step(key) + fault[0], fault[1]
     return None
 
 
 def _fault_in_array(value: list[object] | tuple[object, ...], depth: int) -> tuple[str, str] | None:
     for index, item in enumerate(value):
         if (fault := _fault(item, depth + 1)) is not None:
-            return f"[{index}]{fault[0]}", fault[1]
+            return path_step(index) + fault[0], fault[1]
     return None

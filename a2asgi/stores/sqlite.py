@@ -75,12 +75,12 @@ class SQLiteStore:
         with self._lock:
             workers = [worker for worker in (self._writer, self._reader) if worker is not None]
             self._writer = self._reader = None
-        for worker in workers:
-            await worker.stop()
+        for ended in [worker.stop() for worker in workers]:
+            await ended.wait()
 
     async def ping(self) -> None:
         """As Store.ping."""
-        await self._on(self._reader, self._steps(sql.next_wake, (), 0))
+        await self._on(self._reader, self._steps(sql.sessions, None, None, 1))
 
     async def transact(self, key: SessionKey, needs: Needs, decide: Decide[Answer]) -> Answer:
         """As Store.transact: it shares its commit with whatever waits beside it."""
@@ -88,6 +88,8 @@ class SQLiteStore:
 
     def transact_blocking(self, key: SessionKey, needs: Needs, decide: Decide[Answer]) -> Answer:
         """As Store.transact_blocking: a connection and a commit of its own."""
+        if self._writer is None:
+            raise self._not_open()
         with self._translated():
             connection = self._connect()
             try:
@@ -134,11 +136,14 @@ class SQLiteStore:
 
     async def _on(self, worker: "_Worker | None", job: Job[T]) -> T:
         if worker is None:
-            raise StoreUnavailable(f"{self!r} is not open: await store.open() first, or use it through A2")
+            raise self._not_open()
         reply: Reply[T] = Reply()
         worker.submit(job, reply)
         with self._translated():
             return await reply.wait()
+
+    def _not_open(self) -> StoreUnavailable:
+        return StoreUnavailable(f"{self!r} is not open: await store.open() first, or use it through A2")
 
     def _connect_and_migrate(self) -> sqlite3.Connection:
         connection = self._connect()
@@ -150,7 +155,12 @@ class SQLiteStore:
         return connection
 
     def _connect(self) -> sqlite3.Connection:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreBroken(
+                f"{self._path}: cannot make its directory: {error.strerror}; choose a path that can be written"
+            ) from error
         connection = sqlite3.connect(
             self._path, timeout=self._busy_timeout_ms / 1_000, isolation_level=None, check_same_thread=False
         )
@@ -181,7 +191,7 @@ class SQLiteStore:
         """Run all in one transaction. Where one of them breaks it, run each in its own, so only that one fails."""
         try:
             return _in_transaction(connection, lambda conn: [_outcome(job, conn) for job, _ in jobs])
-        except sqlite3.Error as error:
+        except Exception as error:  # noqa: BLE001 - it is raised again where its job is awaited
             if len(jobs) == 1 or _is_busy(error):
                 return [raising(error) for _ in jobs]
         return [outcome for queued in jobs for outcome in self._run_group(connection, [queued])]
@@ -200,8 +210,6 @@ class SQLiteStore:
         """Turn the driver's errors into the two that a store has."""
         try:
             yield
-        except OSError as error:
-            raise StoreBroken(f"{self._path}: cannot make its directory: {error.strerror}") from error
         except sqlite3.Error as error:
             name = getattr(error, "sqlite_errorname", "")
             if _is_busy(error):
@@ -214,6 +222,10 @@ class SQLiteStore:
             if name.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM", "SQLITE_AUTH")):
                 raise StoreBroken(
                     f"{self._path}: cannot be written ({error}); check the path and its rights"
+                ) from error
+            if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
+                raise StoreBroken(
+                    f"{self._path}: {error}; choose another path, or restore the file from a backup"
                 ) from error
             raise StoreBroken(f"{self._path}: {error}") from error
 
@@ -245,13 +257,13 @@ class _Worker:
             self._queue.append((job, reply))
             self._ready.notify()
 
-    async def stop(self) -> None:
-        """Finish what is queued, then end the thread and its connection."""
+    def stop(self) -> Reply[None]:
+        """Finish what is queued, then end the thread and its connection, and reply."""
         reply: Reply[None] = Reply()
         with self._ready:
             self._stopped = reply
             self._ready.notify()
-        await reply.wait()
+        return reply
 
     def _work(self) -> None:
         connection: sqlite3.Connection | None = None
@@ -281,12 +293,15 @@ def _nothing(connection: sqlite3.Connection) -> None:
 
 
 def _outcome(job: Job[T], connection: sqlite3.Connection) -> Callable[[], T]:
-    """Run one job. What a decision raises is its own outcome; it wrote nothing. The driver's errors end the group."""
+    """Run one job. What a decision raises is its own outcome: it wrote nothing. Any other error ends the group."""
+    changes = connection.total_changes
     try:
         return returning(job(connection))
     except sqlite3.Error:
         raise
-    except Exception as error:  # noqa: BLE001 - it is raised again where the job is awaited
+    except Exception as error:
+        if connection.total_changes != changes:  # part of its plan is written, and must not be committed
+            raise
         return raising(error)
 
 
@@ -314,5 +329,5 @@ def _run(connection: sqlite3.Connection, steps: sql.Steps[T]) -> T:
         return result
 
 
-def _is_busy(error: sqlite3.Error) -> bool:
+def _is_busy(error: Exception) -> bool:
     return getattr(error, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))

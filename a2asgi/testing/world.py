@@ -8,9 +8,11 @@ from typing import Any, Self
 import anyio
 
 from a2asgi.attempt import handled_session
+from a2asgi.clock import no_op
 from a2asgi.contract import Definition
-from a2asgi.drain import Drain, single
+from a2asgi.drain import Drain
 from a2asgi.engine import Engine
+from a2asgi.groups import ungrouped
 from a2asgi.ports import Answer, Clock, Decide, SessionInfo, SessionKey, Store, Wakes
 from a2asgi.session import DeadLetter, dead_letter
 from a2asgi.stores.memory import MemoryStore
@@ -57,13 +59,9 @@ class ManualClock:
         for _, wake in due:
             wake()
 
-    async def sleep_ms(self, duration_ms: int) -> None:
-        """Sleep until the clock has been moved that far."""
-        await self.sleep_until(self._now_ms + duration_ms, _nothing)
-
-    async def sleep_until(self, at_ms: int, on_wake: Callable[[], None]) -> None:
-        """Sleep until the clock has been moved there; `on_wake` is called by who moves it."""
-        if at_ms <= self._now_ms:
+    async def sleep_ms(self, duration_ms: int, on_wake: Callable[[], None] = no_op) -> None:
+        """Sleep until the clock has been moved that far; `on_wake` is called by who moves it."""
+        if duration_ms <= 0:
             on_wake()
             return
         woken = anyio.Event()
@@ -72,14 +70,13 @@ class ManualClock:
             on_wake()
             woken.set()
 
-        sleeper = (at_ms, wake)
+        sleeper = (self._now_ms + duration_ms, wake)
         self._sleepers.append(sleeper)
         try:
             await woken.wait()
         finally:
             if not woken.is_set():
                 self._sleepers.remove(sleeper)
-                on_wake()
 
 
 class World:
@@ -116,10 +113,8 @@ class World:
     ) -> None:
         self._install(None)
         self._tasks.cancel_scope.cancel()
-        try:
+        with ungrouped():
             await self._tasks.__aexit__(kind, error, trace)
-        except BaseExceptionGroup as group:
-            raise single(group) from None
 
     @property
     def now(self) -> datetime:
@@ -161,13 +156,23 @@ class World:
 
     async def sleep(self, duration: Duration) -> None:
         """For a handler under test: take this long on the world's clock."""
-        at_ms = self.clock.now_ms() + duration_ms(duration)
         if handled_session.get() is None:
-            await self.clock.sleep_until(at_ms, _nothing)
+            await self.clock.sleep_ms(duration_ms(duration))
             return
         activity = self._engine.runtime.activity
+        woken = False
+
+        def wake() -> None:
+            nonlocal woken
+            woken = True
+            activity.enter()
+
         activity.leave()
-        await self.clock.sleep_until(at_ms, activity.enter)
+        try:
+            await self.clock.sleep_ms(duration_ms(duration), wake)
+        finally:
+            if not woken:  # cancelled
+                activity.enter()
 
     def crash_after(self, effect: str) -> None:
         """Let the process die right after the next effect of this kind, and another one start in its place.
