@@ -103,9 +103,9 @@ class A2:
         return Serving(engine, self._wake_loop(engine), self._grace_s, install=self._install)
 
     async def __aenter__(self) -> Self:
-        self._serving = self.serving()
-        await self._serving.__aenter__()
-        self._serving.begin()
+        serving = await self.serving().__aenter__()
+        serving.begin()
+        self._serving = serving
         return self
 
     async def __aexit__(

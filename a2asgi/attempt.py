@@ -321,8 +321,8 @@ class _HandlerLog(logging.LoggerAdapter[logging.Logger]):
         self._where = f"{key.contract}/{key.session_id} {event.type} #{event.seq}"
 
     def process(self, msg: object, kwargs: MutableMapping[str, Any]) -> tuple[str, MutableMapping[str, Any]]:
-        """Add the prefix."""
-        return f"[{self._where}] {msg}", kwargs
+        """Add the prefix, and the parts of it as the record's attributes."""
+        return f"[{self._where}] {msg}", {**kwargs, "extra": {**(self.extra or {}), **kwargs.get("extra", {})}}
 
 
 def failure_of(error: BaseException) -> Failure:

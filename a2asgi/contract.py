@@ -17,6 +17,9 @@ from a2core import Backoff, Draft, Entry, InvalidPayload, RetryPolicy, Roster, c
 P = TypeVar("P")
 S = TypeVar("S")
 
+START: Any = object()
+"""Stands for the initial state, since None may be a state."""
+
 DEFAULT_LANE = "main"
 """The lane of every event that names no other, so a session's events are handled in order unless told otherwise."""
 
@@ -96,9 +99,13 @@ class Reducer(Generic[S]):
     initial: S
     step: Callable[[S, Event[Any]], S]
 
-    def fold(self, events: Iterable[Event[Any]], state: S | None = None) -> S:
-        """The state after `events`, from the initial one or from `state`. The initial one is never changed."""
-        folded = deepcopy(self.initial) if state is None else state
+    def start(self) -> S:
+        """The initial state, a copy of its own: a step may change what it is given."""
+        return deepcopy(self.initial)
+
+    def fold(self, events: Iterable[Event[Any]], state: S = START) -> S:
+        """The state after `events`, from the initial one, or on from `state`."""
+        folded = self.start() if state is START else state
         for event in events:
             folded = self.step(folded, event)
         return folded
@@ -136,6 +143,8 @@ class Definition:
             return self._declare(name, payload, lane)
 
         def declare(cls: type[P]) -> type[P]:
+            if cls in self._classes:
+                raise WiringError(f"{cls!r} is event {self._classes[cls].name!r} already: one class is one event")
             self._classes[cls] = self._declare(name, cls, lane)
             return cls
 
@@ -232,17 +241,19 @@ def _constant(lane: str) -> Callable[[object], str]:
 
 
 def _handler(function: Callable[..., Any], policy: RetryPolicy, timeout_ms: int | None) -> Handler:
-    takes = [count for count in (2, 1) if _can_be_called_with(function, count)]
-    if not takes:
+    takes_context = _takes(function, "event", "context")
+    if not takes_context and not _takes(function, "event"):
         raise WiringError(f"{function!r} cannot be a handler: expected (event) or (event, context) as its parameters")
     faces = (function, inspect.unwrap(function), type(function).__call__)
+    if any(inspect.isgeneratorfunction(face) or inspect.isasyncgenfunction(face) for face in faces):
+        raise WiringError(f"{function!r} cannot be a handler: it yields; return the events, or await ctx.append(...)")
     is_async = any(inspect.iscoroutinefunction(face) for face in faces)
-    return Handler(function, policy, timeout_ms, is_async, takes_context=takes[0] == 2)
+    return Handler(function, policy, timeout_ms, is_async, takes_context)
 
 
-def _can_be_called_with(function: object, count: int) -> bool:
+def _takes(function: object, *arguments: str) -> bool:
     try:
-        inspect.signature(function).bind(*range(count))  # type: ignore[arg-type]
+        inspect.signature(function).bind(*arguments)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return False
     return True

@@ -8,6 +8,7 @@ from functools import partial
 
 import anyio
 from anyio.abc import TaskGroup
+from anyio.lowlevel import checkpoint_if_cancelled
 
 from a2asgi.activity import Mailbox
 from a2asgi.attempt import Attempt
@@ -58,6 +59,7 @@ class Drain:
         self._definition = definition
         self._running: set[Attempt] = set()
         self._trouble: StoreUnavailable | StoreBroken | None = None
+        self._ending = False
         self._mail = Mailbox(runtime.activity)
         self._on_end = on_end
         runtime.activity.enter()
@@ -113,6 +115,7 @@ class Drain:
                 expires_at_ms=capped(now_ms + self._runtime.timings.ttl_ms, until_ms),
             )
 
+        await checkpoint_if_cancelled()
         try:
             with anyio.CancelScope(shield=True):  # a claim that nobody knows of would have to expire
                 claimed = await self._runtime.transact(self.key, Needs(heads=True), decide)
@@ -139,13 +142,16 @@ class Drain:
         """Whether a claim made now could come to an end: not at a shutdown, nor once the platform's time is up."""
         until_ms = self._runtime.deadline_ms()
         in_time = until_ms is None or until_ms > self._runtime.clock.now_ms()
-        return in_time and not self._runtime.stopping and self._trouble is None
+        return in_time and not self._ending and not self._runtime.stopping and self._trouble is None
 
     async def _attend(self, attempt: Attempt) -> None:
         try:
             await attempt.run()
         except (StoreUnavailable, StoreBroken) as error:
             self._trouble = error
+        except BaseException:
+            self._ending = True
+            raise
         finally:
             self._running.discard(attempt)
             self._mail.ring()

@@ -44,11 +44,14 @@ class Engine:
         self._definitions = definitions
         self.schedules = schedules
         self._drains: dict[SessionKey, Drain] = {}
+        self._put_off: set[SessionKey] = set()
         self._start_soon: StartSoon | None = None
 
     def run_in(self, start_soon: StartSoon) -> None:
-        """Run drains by this (a task group's `start_soon`) from now on, instead of inline."""
+        """Run drains by this (a task group's `start_soon`) from now on, instead of inline; start those put off."""
         self._start_soon = start_soon
+        while self._put_off:
+            self.start(self._put_off.pop())
 
     async def append(
         self, definition: Definition, key: SessionKey, events: Sequence[object], *, wait: bool = False
@@ -57,7 +60,10 @@ class Engine:
 
         Raises EventConflict, what a bad event raises, and StoreUnavailable or StoreBroken; nothing was written then.
         """
-        receipt, pending = await self._append(definition, key, events, self.runtime.timings.window_ms)
+        # a store that keeps its own wake-ups has another process look soon, should this one die before its claim
+        timings = self.runtime.timings
+        wake_after_ms = timings.grace_ms if self.runtime.provider is None else timings.window_ms
+        receipt, pending = await self._append(definition, key, events, wake_after_ms)
         if pending:
             await self.wake(key, wait=wait)
         return receipt
@@ -148,6 +154,7 @@ class Engine:
     async def _handle(self, key: SessionKey, *, wait: bool) -> None:
         """Have new work run: by the drain under way, in the server's task group, or here and now."""
         if self.runtime.stopping:
+            self._put_off.add(key)
             return
         self.start(key)
         if wait or self._start_soon is None:

@@ -2,10 +2,12 @@
 
 import json
 import logging
+from collections.abc import Iterator
 
 from a2asgi.app import A2
-from a2asgi.errors import StoreBroken, StoreUnavailable, WiringError
+from a2asgi.errors import WiringError
 from a2asgi.lifespan import ASGIApp, LifespanTalk, Receive, Scope, Send
+from a2core import A2Error
 
 log = logging.getLogger("a2asgi.middleware")
 
@@ -24,7 +26,7 @@ class A2Middleware:
             raise WiringError(f"A2Middleware: expected an A2, got {a2!r}; write A2Middleware(app, a2)")
         if not prefix.startswith("/") or prefix.endswith("/"):
             raise WiringError(f'A2Middleware: expected a prefix such as "/api/a2", got {prefix!r}')
-        _check_nothing_shadowed(app, prefix)
+        _check_wiring(app, a2, prefix)
         self.app = app
         self.a2 = a2
         self.prefix = prefix
@@ -57,7 +59,7 @@ class A2Middleware:
         else:
             try:
                 await self.a2.ping()
-            except (StoreUnavailable, StoreBroken) as error:
+            except A2Error as error:
                 log.warning("not ready: %s", error)
                 await _respond(send, 503, {"status": "unavailable"})
             else:
@@ -76,20 +78,36 @@ class A2Middleware:
             await talk.finish()
 
 
-def _check_nothing_shadowed(app: object, prefix: str) -> None:
-    """Look through the middlewares that tell what they wrap, down to the routes of the app."""
-    layer = app
-    while layer is not None:
-        if isinstance(layer, A2Middleware) and layer.prefix == prefix:
-            raise WiringError(f"A2Middleware: {prefix} is served by an inner A2Middleware already; wrap the app once")
-        for route in getattr(layer, "routes", None) or ():
-            path = getattr(route, "path", "")
-            if path == prefix or path.startswith(f"{prefix}/"):
-                raise WiringError(
-                    f"A2Middleware: the app's route {path!r} is below {prefix!r}, which a2 answers, so it could never "
-                    'be reached: rename it, or write A2Middleware(app, a2, prefix="/...")'
-                )
-        layer = getattr(layer, "app", None)
+def _check_wiring(app: object, a2: A2, prefix: str, above: str = "") -> None:
+    """Look through the middlewares that tell what they wrap, the routes of the app, and what is mounted there.
+
+    `above` is the path at which `app` is mounted.
+    """
+    if isinstance(app, A2Middleware) and above + app.prefix == prefix:
+        raise WiringError(f"A2Middleware: {prefix} is served by an inner A2Middleware already; wrap the app once")
+    if isinstance(app, A2Middleware) and app.a2 is a2:
+        raise WiringError(f"A2Middleware: this A2 serves {above + app.prefix} already; wrap the app once")
+    for route in _routes(app):
+        path = above + getattr(route, "path", "")
+        if path == prefix or path.startswith(f"{prefix}/"):
+            raise WiringError(
+                f"A2Middleware: the app's route {path!r} is below {prefix!r}, which a2 answers, so it could never be "
+                'reached: rename it, or write A2Middleware(app, a2, prefix="/...")'
+            )
+        if hasattr(route, "routes"):
+            _check_wiring(route, a2, prefix, path)
+    if (inner := getattr(app, "app", None)) is not None:
+        _check_wiring(inner, a2, prefix, above)
+
+
+def _routes(app: object) -> Iterator[object]:
+    """The routes of an app, of a mount, or of a router that FastAPI includes when it first needs it."""
+    for route in getattr(app, "routes", None) or ():
+        included = getattr(route, "effective_route_contexts", None)
+        if included is None:
+            yield route
+        else:
+            yield from included()
 
 
 async def _respond(send: Send, status: int, content: dict[str, str], *headers: tuple[bytes, bytes]) -> None:

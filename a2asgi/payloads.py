@@ -119,12 +119,12 @@ def _check_same(given: object, back: object) -> None:
 
 def _difference(given: object, back: object) -> str | None:
     """The path to the first value that is not the same, None if there is none."""
-    names = _field_names(back)
+    fields = _fields(back)
     parts: list[tuple[str | int, object, object]]
-    if names and isinstance(given, dict):
-        parts = [(name, given[name], getattr(back, name)) for name in names if name in given]
-    elif names and isinstance(given, type(back)):
-        parts = [(name, getattr(given, name), getattr(back, name)) for name in names]
+    if fields and isinstance(given, dict):
+        parts = [(key, given[key], getattr(back, name)) for name, key in fields.items() if key in given]
+    elif fields and isinstance(given, type(back)):
+        parts = [(name, getattr(given, name, None), getattr(back, name)) for name in fields]
     elif isinstance(given, dict) and isinstance(back, dict) and [*map(_typed, given)] == [*map(_typed, back)]:
         parts = [(key, given[key], back[key]) for key in given]
     elif isinstance(given, list | tuple) and isinstance(back, list | tuple) and len(given) == len(back):
@@ -143,13 +143,14 @@ def _typed(key: object) -> tuple[type, object]:
     return (str if isinstance(key, str) else type(key)), key
 
 
-def _field_names(value: object) -> tuple[str, ...]:
-    """The fields of a dataclass, struct or model."""
+def _fields(value: object) -> dict[str, str]:
+    """The fields of a struct, dataclass or model, and the key under which a dict would hold each."""
     cls = type(value)
-    for attribute in ("__struct_fields__", "__dataclass_fields__", "__pydantic_fields__"):
-        if (names := getattr(cls, attribute, None)) is not None:
-            return tuple(names)
-    return ()
+    if isinstance(value, msgspec.Struct):
+        return dict(zip(value.__struct_fields__, value.__struct_encode_fields__, strict=True))
+    names = [*getattr(cls, "__dataclass_fields__", ()), *getattr(cls, "__pydantic_fields__", ())]
+    names += getattr(value, "__pydantic_extra__", None) or ()
+    return dict(zip(names, names, strict=True))
 
 
 def _null(_: object) -> None:

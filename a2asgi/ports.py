@@ -18,6 +18,9 @@ class SessionKey:
     contract: str
     session_id: str
 
+    def __str__(self) -> str:
+        return f"{self.contract}/{self.session_id}"
+
 
 @dataclass(frozen=True, slots=True)
 class Wakes:

@@ -20,7 +20,7 @@ from a2asgi.events import NewEvent
 from a2asgi.ports import Answer, Clock, Decide, Scheduler, SessionKey, Store
 from a2asgi.renewal import Renewer
 from a2asgi.telemetry import Hook, Signal, SignalName, emit
-from a2asgi.times import Duration, duration_ms, from_ms, instant_ms
+from a2asgi.times import Duration, check_instant, duration_ms, from_ms, instant_ms
 from a2core import (
     AppendTask,
     Cancelled,
@@ -159,7 +159,7 @@ class Runtime:
         def decide(snapshot: Snapshot, now_ms: int) -> Plan[ScheduleAnswer]:
             due_at_ms = at_ms
             if due_at_ms is None:
-                due_at_ms = (now_ms if since_ms is None else since_ms) + (delay_ms or 0)
+                due_at_ms = check_instant((now_ms if since_ms is None else since_ms) + (delay_ms or 0))
             timer = Timer(id_, due_at_ms, delay_ms, drafts)
             return decide_schedule(snapshot, now_ms, timer=timer, keep=self.provider is None)
 

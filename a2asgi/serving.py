@@ -35,8 +35,12 @@ class Serving:
         engine.runtime.stopping = True
 
     async def __aenter__(self) -> Self:
-        await self._engine.runtime.store.open()
         self._install(self._engine)
+        try:
+            await self._engine.runtime.store.open()
+        except BaseException:
+            self._install(None)
+            raise
         await self._tasks.__aenter__()
         return self
 
@@ -52,6 +56,8 @@ class Serving:
         """Stop to claim, and end what runs. Doing it again does nothing."""
         if not self._stopped:
             self._stopped = True
+            if self._wake_loop is not None:
+                self._wake_loop.stop()
             await self._engine.stop(self._grace_s)
 
     async def __aexit__(

@@ -1,7 +1,7 @@
 """Sessions and contracts as users hold them: the words of the library, each one call to the engine."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
@@ -99,7 +99,7 @@ class Session:
 
     async def state(self, reducer: Reducer[S]) -> S:
         """The session's whole history, folded."""
-        state = reducer.fold(())
+        state = reducer.start()
         after = 0
         while page := await self.read(after=after, limit=PAGE):
             state = reducer.fold(page, state)
@@ -157,6 +157,8 @@ def _named(events: tuple[object, ...], event_id: str | None) -> tuple[object, ..
     if len(events) != 1:
         raise ValueError(f"id= names one event, got {len(events)}: give each its own by NewEvent(payload, id=...)")
     [event] = events
-    if isinstance(event, NewEvent):
-        return (NewEvent(event.payload, id=event_id, type=event.type),)
-    return (NewEvent(event, id=event_id),)
+    if not isinstance(event, NewEvent):
+        return (NewEvent(event, id=event_id),)
+    if event.id not in {None, event_id}:
+        raise ValueError(f"expected one id for the event, got id={event_id!r} and NewEvent(..., id={event.id!r})")
+    return (replace(event, id=event_id),)

@@ -9,6 +9,11 @@ from typing import Any, Generic, NoReturn, TypeVar
 import anyio
 from anyio.lowlevel import current_token
 
+try:
+    import sniffio
+except ModuleNotFoundError:  # then there is no trio, and asyncio is known by its own means
+    sniffio = None  # type: ignore[assignment]
+
 T = TypeVar("T")
 
 
@@ -70,6 +75,7 @@ async def run_in_thread(function: Callable[[], T], name: str) -> T:
     context = copy_context()
 
     def work() -> None:
+        context.run(_leave_loop)
         try:
             outcome: Callable[[], T] = returning(context.run(function))
         except BaseException as error:  # noqa: BLE001 - it is raised again where it is awaited
@@ -78,3 +84,9 @@ async def run_in_thread(function: Callable[[], T], name: str) -> T:
 
     Thread(target=work, name=name, daemon=True).start()
     return await reply.wait()
+
+
+def _leave_loop() -> None:
+    """A thread runs no event loop, whatever the copied context says of the one that started it."""
+    if sniffio is not None:
+        sniffio.current_async_library_cvar.set(None)

@@ -67,6 +67,12 @@ class WakeLoop:
         self._free = concurrency
         self._bell = anyio.Event()
         self._look_by_ms = 0
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Take nothing more; what was taken is delivered to its end."""
+        self._stopped = True
+        self.wake_by(-self._late_ms)
 
     def wake_by(self, at_ms: int) -> None:
         """A wake-up was written for this instant: by the time it counts, look again."""
@@ -75,10 +81,10 @@ class WakeLoop:
             self._bell.set()
 
     async def run(self) -> None:
-        """Run until cancelled. While the store does not answer it tries again, ever more slowly."""
+        """Run until `stop`. While the store does not answer it tries again, ever more slowly."""
         pause_ms = 0
         async with anyio.create_task_group() as tasks:
-            while True:
+            while not self._stopped:
                 # set before looking: a wake-up that is written meanwhile may be one that the look does not see
                 self._look_by_ms = self._clock.now_ms() + self._poll_ms
                 try:

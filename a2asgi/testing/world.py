@@ -104,8 +104,8 @@ class World:
         self._duplicates = 0
 
     async def __aenter__(self) -> Self:
-        await self._tasks.__aenter__()
         self._boot()
+        await self._tasks.__aenter__()
         return self
 
     async def __aexit__(

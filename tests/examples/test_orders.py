@@ -1,0 +1,180 @@
+"""The order shop in a world of its own: over HTTP, in milliseconds, on both loops."""
+
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+
+from a2asgi.testing import World
+from examples.orders import Shop, a2, app
+
+TEA_AND_CUP = {"skus": ["tea", "cup"], "card": "4242"}
+UNPAID = {"skus": ["tea"]}
+UNREACHABLE = {"skus": ["tea"], "card": "unreachable"}
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with a2.testing(dependencies=Shop(second=0)) as world:
+        yield world
+
+
+@pytest.fixture
+async def client(world: World) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://shop") as client:
+        yield client
+
+
+async def seen(client: httpx.AsyncClient, order: str) -> dict[str, Any]:
+    answer: dict[str, Any] = (await client.get(f"/orders/{order}")).raise_for_status().json()
+    return answer
+
+
+async def status(client: httpx.AsyncClient, order: str) -> object:
+    return (await seen(client, order))["state"]["status"]
+
+
+async def types(client: httpx.AsyncClient, order: str) -> list[str]:
+    return [event["type"] for event in (await seen(client, order))["log"]]
+
+
+async def test_a_paid_order_is_reserved_then_charged_then_shipped(world: World, client: httpx.AsyncClient) -> None:
+    answer = await client.post("/orders/o1", json=TEA_AND_CUP)
+    assert {"new": True, "seq": 1} == answer.json()
+    await world.settle()
+    assert {"status": "shipped", "reserved": ["tea", "cup"]} == (await seen(client, "o1"))["state"]
+    reserved_then_shipped = ["reserved", "reserved", "paid", "shipped"]
+    assert ["placed", "wanted", "wanted", "payment_due", *reserved_then_shipped] == await types(client, "o1")
+
+
+async def test_the_log_tells_what_led_to_what(world: World, client: httpx.AsyncClient) -> None:
+    await client.post("/orders/o1", json=TEA_AND_CUP)
+    await world.settle()
+    log = (await seen(client, "o1"))["log"]
+    type_of = {event["id"]: event["type"] for event in log}
+    led_to = {
+        "wanted": "placed",
+        "payment_due": "placed",
+        "reserved": "wanted",
+        "paid": "payment_due",
+        "shipped": "paid",
+    }
+    assert {"placed": None, **led_to} == {event["type"]: type_of.get(event["cause"]) for event in log}
+
+
+async def test_an_order_placed_again_is_the_same_order(world: World, client: httpx.AsyncClient) -> None:
+    await client.post("/orders/o1", json=TEA_AND_CUP)
+    await world.settle()
+    before = await seen(client, "o1")
+    again = await client.post("/orders/o1", json=TEA_AND_CUP)
+    await world.advance("1h")
+    assert {"new": False, "seq": 1} == again.json()
+    assert before == await seen(client, "o1")
+
+
+async def test_of_many_at_once_one_is_new(world: World, client: httpx.AsyncClient) -> None:
+    answers: list[bool] = []
+
+    async def place() -> None:
+        answers.append((await client.post("/orders/o1", json=TEA_AND_CUP)).json()["new"])
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(10):
+            tasks.start_soon(place)
+    await world.settle()
+    assert {True: 1, False: 9} == Counter(answers)
+    assert 1 == (await types(client, "o1")).count("shipped")
+
+
+async def test_an_order_of_other_content_is_a_conflict(world: World, client: httpx.AsyncClient) -> None:
+    await client.post("/orders/o1", json=TEA_AND_CUP)
+    answer = await client.post("/orders/o1", json=UNPAID)
+    assert (409, {"detail": "order 'o1' was placed with other content"}) == (answer.status_code, answer.json())
+
+
+@pytest.mark.parametrize(
+    ("path", "body"), [("o1", {"skus": []}), ("o1", {"skus": "tea"}), ("o%20", UNPAID), ("o" * 65, UNPAID)]
+)
+async def test_a_bad_request_appends_nothing(world: World, client: httpx.AsyncClient, path: str, body: object) -> None:
+    assert 422 == (await client.post(f"/orders/{path}", json=body)).status_code
+    assert [] == await world.store.sessions()
+
+
+async def test_an_order_that_was_never_placed_has_no_log(world: World, client: httpx.AsyncClient) -> None:
+    empty = {"state": {"status": "unknown", "reserved": []}, "log": [], "dead_letters": []}
+    assert empty == await seen(client, "o1")
+
+
+async def test_an_unpaid_order_expires_after_three_seconds_and_not_before(
+    world: World, client: httpx.AsyncClient
+) -> None:
+    await client.post("/orders/o1", json=UNPAID)
+    await world.advance("2999ms")
+    assert "placed" == await status(client, "o1")
+    await world.advance("1ms")
+    assert "expired" == await status(client, "o1")
+
+
+async def test_a_paid_order_never_expires(world: World, client: httpx.AsyncClient) -> None:
+    await client.post("/orders/o1", json=TEA_AND_CUP)
+    await world.advance("3d")
+    assert "expired" not in await types(client, "o1")
+
+
+async def test_a_bank_that_never_answers_is_asked_three_times(
+    world: World, client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="a2asgi.handler")
+    await client.post("/orders/o1", json=UNREACHABLE)
+    await world.advance("1s")
+    asked = [message for message in caplog.messages if "payment_due #3]" in message]
+    tries = [f"[orders/o1 payment_due #3] attempt {n} {moment}" for n in (1, 2, 3) for moment in ("started", "failed")]
+    assert tries == asked
+    [letter] = (await client.get("/dead-letters")).json()["dead_letters"]
+    assert ("o1", 3, "payment_due", "ConnectionError", "the bank does not answer") == (
+        letter["session"],
+        letter["seq"],
+        letter["event_type"],
+        letter["error"],
+        letter["message"],
+    )
+    assert [letter] == (await seen(client, "o1"))["dead_letters"]
+
+
+async def test_a_dead_letter_is_shown_with_its_order_only(world: World, client: httpx.AsyncClient) -> None:
+    await client.post("/orders/o1", json=UNREACHABLE)
+    await client.post("/orders/o2", json=TEA_AND_CUP)
+    await world.advance("1s")
+    assert [] == (await seen(client, "o2"))["dead_letters"]
+    assert "shipped" == await status(client, "o2")
+
+
+async def test_an_order_whose_timer_came_first_is_not_charged(world: World, client: httpx.AsyncClient) -> None:
+    """The process dies as it starts on the order; when the claim has run out, the three seconds are over too."""
+    world.crash_after("claim")
+    await client.post("/orders/o1", json=TEA_AND_CUP)
+    await world.advance("10s")
+    log = (await seen(client, "o1"))["log"]
+    assert {"kind": "cancelled", "reason": "expired before it was paid"} == log[3]["ending"]
+    assert ("expired", True) == (await status(client, "o1"), "paid" not in await types(client, "o1"))
+
+
+@pytest.mark.parametrize("effect", ["claim", "settle", "schedule"])
+@pytest.mark.parametrize("crashes", [1, 2, 3, 4])
+async def test_an_order_ends_once_whenever_its_process_dies(
+    world: World, client: httpx.AsyncClient, effect: str, crashes: int
+) -> None:
+    for _ in range(crashes):
+        world.crash_after(effect)
+    await client.post("/orders/o1", json=TEA_AND_CUP)
+    await world.advance("1m")
+    counts = Counter(await types(client, "o1"))
+    assert 1 == counts["shipped"] + counts["expired"]
+    assert {"placed": 1, "wanted": 2, "reserved": 2, "payment_due": 1} == {
+        type_: count for type_, count in counts.items() if type_ not in {"paid", "shipped", "expired"}
+    }
+    assert [] == world.dead_letters
