@@ -160,7 +160,7 @@ class A2:
             dependencies,
             self._telemetry,
             self._deadline,
-            Renewer(store, self._timings, threaded=not in_world),
+            Renewer(store, clock, self._timings, threaded=not in_world),
         )
         return Engine(runtime, self._contracts, schedules=self._scheduler is not None)
 

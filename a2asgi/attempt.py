@@ -93,6 +93,7 @@ class Attempt:
         self._in_thread = False
         code = self._handler.code if self._handler.is_async else None
         self._held = Held(key, item.seq, item.attempt, self._handler.name, code, until_ms, self._lose, on_beat)
+        runtime.renewer.hold(self._held)  # from now on, not from when its task gets a turn
         runtime.activity.enter()
 
     async def run(self) -> None:
@@ -101,7 +102,6 @@ class Attempt:
         Raises StoreUnavailable or StoreBroken where it cannot be ended; then it expires. Cancellation,
         KeyboardInterrupt and SystemExit are no failure of the handler: they give the claim back, and go on.
         """
-        self._runtime.renewer.hold(self._held)
         try:
             try:
                 verdict = await self._run_handler()

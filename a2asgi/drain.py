@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
 
 import anyio
 from anyio.abc import TaskGroup
@@ -60,6 +59,7 @@ class Drain:
         self._running: set[Attempt] = set()
         self._trouble: StoreUnavailable | StoreBroken | None = None
         self._ending = False
+        self._arm_again = False
         self._mail = Mailbox(runtime.activity)
         self._on_end = on_end
         runtime.activity.enter()
@@ -89,6 +89,9 @@ class Drain:
     async def _run(self, tasks: TaskGroup) -> DrainResult:
         while True:
             self._mail.clear()
+            if self._arm_again:
+                self._arm_again = False
+                tasks.start_soon(self._runtime.arm_watchdog, self.key)
             claimed = await self._claim(tasks)
             if not self._running and not claimed.more and not self._mail.rung:
                 self._on_end(self)  # in the same breath: a poke from now on is for the next drain
@@ -129,11 +132,8 @@ class Drain:
         for event_type in claimed.parked:
             log.warning("session %s has events of type %r, unknown to this code: parked", self.key, event_type)
             self._runtime.signal(SignalName.PARKED, self.key, detail=f"no handler for event type {event_type!r}")
-        on_beat: Callable[[], object] = _nothing
-        if self._runtime.provider is not None:
-            on_beat = partial(tasks.start_soon, self._arm)
         for item in claimed.items:
-            attempt = Attempt(self._runtime, self._definition, self.key, item, until_ms=until_ms, on_beat=on_beat)
+            attempt = Attempt(self._runtime, self._definition, self.key, item, until_ms=until_ms, on_beat=self._beat)
             self._running.add(attempt)
             tasks.start_soon(self._attend, attempt)
         return claimed
@@ -156,8 +156,11 @@ class Drain:
             self._running.discard(attempt)
             self._mail.ring()
 
-    async def _arm(self) -> None:
-        await self._runtime.arm_watchdog(self.key)
+    def _beat(self) -> None:
+        """Its claims were renewed: so must be the provider's wake-up, if there is a provider."""
+        if self._runtime.provider is not None:
+            self._arm_again = True
+            self._mail.ring()
 
 
 def _result(claimed: Claimed) -> DrainResult:
@@ -166,7 +169,3 @@ def _result(claimed: Claimed) -> DrainResult:
     if claimed.retry_at_ms is not None:
         return DrainResult(DrainState.STALLED, claimed.retry_at_ms)
     return DrainResult(DrainState.SETTLED)
-
-
-def _nothing() -> None:
-    """The beat of a claim whose watchdog the store itself keeps."""

@@ -104,7 +104,13 @@ class Engine:
         return await self._run(self._begin(key))
 
     async def deliver(self, key: SessionKey) -> None:
-        """Drain a session whose wake-up came. What goes wrong is logged; the store wakes it again."""
+        """Drain a session whose wake-up came, or tell its drain under way.
+
+        What goes wrong is logged; the store wakes the session again.
+        """
+        if (drain := self._drains.get(key)) is not None:
+            drain.poke()
+            return
         with _logged(key):
             await self.drain(key)
 

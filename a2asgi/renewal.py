@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from threading import Lock, Thread, get_ident
 from types import CodeType
 
-from a2asgi.ports import SessionKey, Store
+from a2asgi.ports import Clock, SessionKey, Store
 from a2asgi.threads import Loop
 from a2core import DrainTimings, Needs, Renewed, decide_renew
 
@@ -18,7 +18,11 @@ log = logging.getLogger("a2asgi.renewal")
 
 @dataclass(eq=False, slots=True)
 class Held:
-    """A claim to keep alive. `lose` and `beat` are called on the loop: the claim is lost; it was looked after."""
+    """A claim to keep alive, until `until_ms` at most.
+
+    `lose` and `beat` are called on the loop: the claim is lost; it was renewed (told to one holder of a session).
+    `good_until_ms` is how long it is known to be ours.
+    """
 
     key: SessionKey
     seq: int
@@ -28,6 +32,7 @@ class Held:
     until_ms: int | None
     lose: Callable[[], None]
     beat: Callable[[], object]
+    good_until_ms: int = 0
 
 
 class _LoopWatch:
@@ -65,8 +70,9 @@ class Renewer:
     Without `threaded` there is no thread, and whoever owns the clock calls `beat` on the loop.
     """
 
-    def __init__(self, store: Store, timings: DrainTimings, *, threaded: bool = True) -> None:
+    def __init__(self, store: Store, clock: Clock, timings: DrainTimings, *, threaded: bool = True) -> None:
         self._store = store
+        self._clock = clock
         self._timings = timings
         self._threaded = threaded
         self._lock = Lock()
@@ -80,6 +86,7 @@ class Renewer:
 
     def hold(self, held: Held) -> None:
         """Keep this claim alive from now on. Call it on the loop that `held` is to be told on."""
+        held.good_until_ms = self._clock.now_ms() + self._timings.ttl_ms
         with self._lock:
             watch = next((watch for watch in self._held.values() if watch.thread == get_ident()), None)
             self._held[held] = watch or _LoopWatch()
@@ -117,6 +124,7 @@ class Renewer:
         # one session's claims were made under one deadline, or none
         until_ms = min((held.until_ms for held in by_seq.values() if held.until_ms is not None), default=None)
         attempts = {seq: held.attempt for seq, held in by_seq.items()}
+        now_ms = self._clock.now_ms()
         try:
             renewed: Renewed = self._store.transact_blocking(
                 key,
@@ -127,9 +135,17 @@ class Renewer:
             )
         except Exception as error:  # noqa: BLE001 - whatever it was, the other sessions' claims must be renewed
             log.warning("claims of session %s were not renewed, next try in a heartbeat: %r", key, error)
+            for held in by_seq.values():
+                if held.good_until_ms + self._timings.heartbeat_ms <= now_ms:  # long enough for another to hold it
+                    self._tell(watches[held], held.lose)
             return
         for seq, held in by_seq.items():
-            self._tell(watches[held], held.lose if seq in renewed.lost else held.beat)
+            if seq in renewed.lost:
+                self._tell(watches[held], held.lose)
+            else:
+                held.good_until_ms = now_ms + self._timings.ttl_ms
+        for held in [held for seq, held in by_seq.items() if seq in renewed.kept][:1]:
+            self._tell(watches[held], held.beat)
 
     def _tell(self, watch: _LoopWatch, function: Callable[[], object]) -> None:
         """Call it on the holder's loop, which is this very thread where the renewer has none of its own."""

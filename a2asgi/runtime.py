@@ -81,17 +81,17 @@ class Runtime:
 
     async def transact(self, key: SessionKey, needs: Needs, decide: Decide[Answer]) -> Answer:
         """The store's transaction; whoever sleeps until the next wake-up hears of an earlier one."""
-        wakes: list[int | None] = []
+        wakes: list[int] = []  # how far away, since the store's clock need not be ours
 
         def deciding(snapshot: Snapshot, now_ms: int) -> Plan[Answer]:
             plan = decide(snapshot, now_ms)
-            wakes[:] = [] if plan.wake is None else [plan.wake.at_ms]
+            at_ms = None if plan.wake is None else plan.wake.at_ms
+            wakes[:] = [] if at_ms is None else [at_ms - now_ms]
             return plan
 
         answer = await self.store.transact(key, needs, deciding)
-        for at_ms in wakes:
-            if at_ms is not None:
-                self.on_wake(at_ms)
+        for in_ms in wakes:
+            self.on_wake(in_ms)
         return answer
 
     def signal(self, name: SignalName, key: SessionKey, *, event: tuple[str, str] = ("", ""), detail: str = "") -> None:

@@ -49,7 +49,7 @@ class Serving:
         self._engine.runtime.stopping = False
         self._engine.run_in(self._tasks.start_soon)
         if self._wake_loop is not None:
-            self._engine.runtime.on_wake = self._wake_loop.wake_by
+            self._engine.runtime.on_wake = self._wake_loop.wake_in
             self._tasks.start_soon(self._wake_loop.run)
 
     async def stop(self) -> None:

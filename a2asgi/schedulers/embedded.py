@@ -72,12 +72,13 @@ class WakeLoop:
     def stop(self) -> None:
         """Take nothing more; what was taken is delivered to its end."""
         self._stopped = True
-        self.wake_by(-self._late_ms)
+        self.wake_in(-self._late_ms)
 
-    def wake_by(self, at_ms: int) -> None:
-        """A wake-up was written for this instant: by the time it counts, look again."""
-        if at_ms + self._late_ms < self._look_by_ms:
-            self._look_by_ms = at_ms + self._late_ms
+    def wake_in(self, duration_ms: int) -> None:
+        """A wake-up was written that is due so much later: by the time it counts, look again."""
+        look_by_ms = self._clock.now_ms() + duration_ms + self._late_ms
+        if look_by_ms < self._look_by_ms:
+            self._look_by_ms = look_by_ms
             self._bell.set()
 
     async def run(self) -> None:
@@ -123,4 +124,4 @@ class WakeLoop:
         finally:
             self._free += 1
             if self._free == 1:
-                self.wake_by(0)
+                self.wake_in(-self._late_ms)
