@@ -40,7 +40,7 @@ def decide_claim(
     buried without running, so an event that kills its process ends as a dead letter too. Needs the heads.
     """
     entries, arrivals = _deliver_timers(snapshot, now_ms, roster)
-    heads = _with_arrivals(snapshot.heads, arrivals)
+    heads = [_unparked(item, roster) for item in _with_arrivals(snapshot.heads, arrivals)]
     turns = [(item, _turn(item, roster, now_ms)) for item in heads]
     ready = [item for item, turn in turns if turn is _Turn.READY]
     claim = Claim(holder, expires_at_ms)
@@ -56,7 +56,7 @@ def decide_claim(
         parked=frozenset(item.entry.type for item in parked),
         appended=entries,
         busy=any(turn is _Turn.BUSY for _, turn in turns),
-        more=len(ready) > limit or (snapshot.next_timer_at_ms or now_ms + 1) <= now_ms,
+        more=len(ready) > limit or _is_past(snapshot.next_timer_at_ms, now_ms),
         retry_at_ms=_earliest(item.due_at_ms for item in (*waiting, *parked)),
     )
     return Plan(
@@ -181,7 +181,14 @@ def _lost(item: WorkItem) -> int:
 
 
 def _claimed(item: WorkItem, claim: Claim) -> WorkItem:
-    return replace(item, attempt=item.attempt + 1, lost=_lost(item), claim=claim, parked_until_ms=None)
+    return replace(item, attempt=item.attempt + 1, lost=_lost(item), claim=claim)
+
+
+def _unparked(item: WorkItem, roster: Roster) -> WorkItem:
+    """Work that an older version put off is due for the version that knows it."""
+    if item.parked_until_ms is None or item.entry.type not in roster.handled:
+        return item
+    return replace(item, parked_until_ms=None)
 
 
 def _parked(item: WorkItem, now_ms: int) -> WorkItem:
@@ -195,6 +202,10 @@ def _buried(item: WorkItem, now_ms: int) -> WorkItem:
     lost = _lost(item)
     failure = Failure("Lost", f"{lost} claims ended without an answer: the process died, was killed, or hung")
     return replace(item, lost=lost, claim=None, dead=DeadLetter(failure, now_ms))
+
+
+def _is_past(at_ms: int | None, now_ms: int) -> bool:
+    return at_ms is not None and at_ms <= now_ms
 
 
 def _earliest(instants: Iterable[int | None]) -> int | None:

@@ -46,7 +46,7 @@ def decide_redrive(snapshot: Snapshot, now_ms: int, *, event_id: str) -> Plan[Re
     item = _dead_item(snapshot, event_id)
     if item is None:
         return Plan(NotDead(event_id))
-    fresh = replace(item, failures=0, lost=0, ready_at_ms=now_ms, dead=None)
+    fresh = replace(item, failures=0, lost=0, ready_at_ms=now_ms, parked_until_ms=None, dead=None)
     return Plan(Redriven(item.entry), items=(fresh,), wake=WakeBy(now_ms))
 
 

@@ -71,7 +71,7 @@ def _fault(value: object, depth: int) -> tuple[str, str] | None:
 def _fault_in_object(value: dict[object, object], depth: int) -> tuple[str, str] | None:
     for key, item in value.items():
         if not isinstance(key, str):
-            return "", f"the key {key!r} is of type {type(key).__name__}; JSON keys are text"
+            return "", f"a key is of type {type(key).__name__}; JSON keys are text"
         if not is_unicode(key):
             return "", f"the key {key!r} holds a lone surrogate, which is not Unicode text"
         if (fault := _fault(item, depth + 1)) is not None:

@@ -55,13 +55,11 @@ Wake: TypeAlias = WakeBy | WakeAt
 
 def moved_wake(wake_at_ms: int | None, wake: Wake | None) -> int | None:
     """A session's next wake-up after a plan's `wake`."""
-    match wake:
-        case None:
-            return wake_at_ms
-        case WakeAt(at_ms):
-            return at_ms
-        case WakeBy(at_ms):
-            return at_ms if wake_at_ms is None else min(wake_at_ms, at_ms)
+    if wake is None:
+        return wake_at_ms
+    if isinstance(wake, WakeAt) or wake_at_ms is None:
+        return wake.at_ms
+    return min(wake_at_ms, wake.at_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,6 @@ from a2core import (
     Stale,
     Timer,
     TimerRecord,
-    WakeAt,
-    WakeBy,
     WorkItem,
     decide_append,
     decide_cancel,
@@ -48,6 +46,7 @@ from a2core import (
     decide_schedule,
     decide_settle,
     decide_snooze,
+    moved_wake,
 )
 
 Answer = TypeVar("Answer")
@@ -130,13 +129,7 @@ class Session:
         self.timers |= {record.id: record for record in plan.timers}
         for timer_id in plan.delivered:
             del self.timers[timer_id]
-        match plan.wake:
-            case WakeBy(at_ms):
-                self.wake_at_ms = at_ms if self.wake_at_ms is None else min(self.wake_at_ms, at_ms)
-            case WakeAt(at):
-                self.wake_at_ms = at
-            case None:
-                pass
+        self.wake_at_ms = moved_wake(self.wake_at_ms, plan.wake)
         return plan.answer
 
     def run(

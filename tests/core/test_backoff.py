@@ -5,6 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from a2core import Backoff, RetryPolicy
+from a2core.ids import spread
 
 backoffs = st.builds(
     lambda base, more, factor, jitter: Backoff(base, factor, base + more, jitter),
@@ -73,6 +74,11 @@ def test_jitter_reaches_both_ends(jitter: int, expected: range) -> None:
     """Over many events every wait from the shortest to the longest occurs."""
     backoff = Backoff(10, 2, 10, jitter)
     assert set(expected) == {backoff.delay_ms(1, f"e{turn}") for turn in range(500)}
+
+
+def test_jitter_is_pinned() -> None:
+    """A wait is its shortest value and a spread of twice the jitter's reach, over the event and the failure."""
+    assert 800_000 + spread("e1", 4, 400_000) == Backoff(1_000_000, 1, 1_000_000).delay_ms(4, "e1")
 
 
 def test_each_event_and_each_failure_draws_its_own_jitter() -> None:

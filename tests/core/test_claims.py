@@ -536,7 +536,7 @@ def test_a_timer_whose_events_are_in_the_log_appends_nothing() -> None:
     session.append(draft("a"), now_ms=0)
     for each in (timer("t1", 1, "a"), timer("t2", 1, "a", "b"), timer("t3", 2, "b", "c")):
         session.timers[each.id] = each
-    session.timers["t4"] = Timer("t4", 3, None, (draft("d"), draft("a", payload="1")))
+    session.timers["t0"] = Timer("t0", 0, None, (draft("d"), draft("a", payload="1")))
     answer = session.claim(now_ms=5)
     assert [("b", 2), ("c", 3)] == [(new.id, new.seq) for new in answer.appended]
     assert {} == session.timers

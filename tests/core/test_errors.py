@@ -1,8 +1,10 @@
 """Names that every store and wire can carry, and errors that programs and people can read."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from a2core import A2Error, InvalidName, InvalidPayload, check_name
+from a2core import A2Error, InvalidName, InvalidPayload, check_name, storable_text
 from a2core.errors import is_unicode
 
 STORABLE = "holds a NUL or a lone surrogate, which not every store can keep"
@@ -60,6 +62,44 @@ def test_what_is_no_name_is_refused(value: object, complaint: str) -> None:
 def test_unicode_text_has_no_lone_surrogate(text: str, expected: bool) -> None:  # noqa: FBT001 - a row's expectation
     """A text is Unicode exactly when no code point of it lies from U+D800 to U+DFFF."""
     assert expected is is_unicode(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("", "", id="empty"),
+        pytest.param("boom é \U0001f378\n\x01", "boom é \U0001f378\n\x01", id="storable"),
+        pytest.param("\x00", "\ufffd", id="C2-nul-alone"),
+        pytest.param("a\x00b\x00", "a\ufffdb\ufffd", id="C2-nul"),
+        pytest.param("\ud83d", "\ufffd", id="C3-high"),
+        pytest.param("é\ud83d", "é\ufffd", id="C3-high-at-the-end"),
+        pytest.param("\ud83db", "\ufffdb", id="C3-high-before-text"),
+        pytest.param("\ud83d\ud83dé", "\ufffd\ufffdé", id="C3-two-highs"),
+        pytest.param("a\udf78é", "a\ufffdé", id="C3-low"),
+        pytest.param("\udf78\ud83c", "\ufffd\ufffd", id="C3-swapped"),
+        pytest.param("\ud83c\udf78", "\U0001f378", id="C3-pair-in-two-parts"),
+        pytest.param("\ufeff\udf78", "\ufeff\ufffd", id="C3-after-a-byte-order-mark"),
+        pytest.param("\x00\ud83d\x00", "\ufffd\ufffd\ufffd", id="C2-and-C3"),
+        pytest.param("x" * 2_000, "x" * 2_000, id="longest"),
+        pytest.param("x" * 1_999 + "yz", "x" * 1_999 + "y", id="cut"),
+        pytest.param("\U0001f378" * 2_001, "\U0001f378" * 2_000, id="cut-wide"),
+        pytest.param("\ud83d" * 2_001, "\ufffd" * 2_000, id="cut-replaced"),
+    ],
+)
+def test_an_errors_text_can_always_be_stored(text: str, expected: str) -> None:
+    """What no store keeps becomes U+FFFD, character by character, and only the first 2,000 are kept."""
+    assert expected == storable_text(text)
+
+
+@given(st.text(st.characters(exclude_categories=[]), max_size=40))
+def test_storable_text_is_storable(text: str) -> None:
+    """Whatever an error says, its stored text has no NUL and no lone surrogate, and is stored as it is again."""
+    stored = storable_text(text)
+    assert "\x00" not in stored
+    assert is_unicode(stored)
+    assert stored == storable_text(stored)
+    if is_unicode(text) and "\x00" not in text:
+        assert text == stored
 
 
 def test_an_invalid_payload_points_at_the_value() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from a2core import EndingKind, InvalidPayload, Json, decode_json, encode_json, same_json
+from a2core import EndingKind, InvalidPayload, Json, decode_json, encode_json, path_step, same_json
 
 LONE = "the text holds a lone surrogate, which is not Unicode text"
 DEEP = "the payload is nested deeper than 97 levels"
@@ -89,9 +89,9 @@ def test_the_largest_integer_comes_back(value: int) -> None:
         ),
         pytest.param(LARGEST + 1, "$", LONG, id="long-integer"),
         pytest.param([0, -LARGEST - 1], "$[1]", LONG, id="long-negative"),
-        pytest.param({1: 2}, "$", "the key 1 is of type int; JSON keys are text", id="number-key"),
-        pytest.param([{None: 2}], "$[0]", "the key None is of type NoneType; JSON keys are text", id="none-key"),
-        pytest.param({True: 2}, "$", "the key True is of type bool; JSON keys are text", id="boolean-key"),
+        pytest.param({1: 2}, "$", "a key is of type int; JSON keys are text", id="number-key"),
+        pytest.param([{None: 2}], "$[0]", "a key is of type NoneType; JSON keys are text", id="none-key"),
+        pytest.param({True: 2}, "$", "a key is of type bool; JSON keys are text", id="boolean-key"),
         pytest.param({"items": [1, 2, {"price": math.nan}]}, "$.items[2].price", None, id="path-mixed"),
         pytest.param({"a b": [math.nan]}, '$["a b"][0]', None, id="path-space"),
         pytest.param({"": math.nan}, '$[""]', None, id="path-empty-key"),
@@ -109,6 +109,25 @@ def test_the_first_fault_is_named(value: object, path: str, reason: str | None) 
     found_path, found_reason = refusal_of(value)
     assert path == found_path
     assert (reason or found_reason) == found_reason
+
+
+@pytest.mark.parametrize(
+    ("key", "step"),
+    [
+        ("price", ".price"),
+        ("é", ".é"),
+        ("a b", '["a b"]'),
+        ("", '[""]'),
+        ("2", '["2"]'),
+        ('"', r'["\""]'),
+        (2, "[2]"),
+        (0, "[0]"),
+    ],
+    ids=ascii,
+)
+def test_a_path_is_made_of_steps(key: str | int, step: str) -> None:
+    """A step is `.key` for a name, and the key or index in brackets for anything else."""
+    assert step == path_step(key)
 
 
 @pytest.mark.parametrize(

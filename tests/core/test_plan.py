@@ -16,6 +16,7 @@ from a2core import (
     Draft,
     Ending,
     EndingKind,
+    Needs,
     NotDead,
     Plan,
     Released,
@@ -28,9 +29,11 @@ from a2core import (
     Timer,
     TimerConflict,
     Tombstone,
+    Wake,
     WakeAt,
     WakeBy,
     WorkItem,
+    moved_wake,
 )
 from tests.core.helpers import STEADY, TTL_MS, WINDOW_MS, Session, draft, entry
 
@@ -64,8 +67,30 @@ def test_an_answer_alone_is_no_write() -> None:
 
 
 def test_an_empty_session_has_an_empty_snapshot() -> None:
-    """A store that finds nothing says so by the defaults."""
+    """A decision that needs nothing, and a store that finds nothing, say so by the defaults."""
+    assert Needs((), (), (), heads=False) == Needs()
     assert Snapshot(0, {}, {}, {}, (), (), None) == Snapshot()
+
+
+@pytest.mark.parametrize(
+    ("before_ms", "wake", "after_ms"),
+    [
+        pytest.param(None, None, None, id="nothing-stays"),
+        pytest.param(7, None, 7, id="nothing-leaves"),
+        pytest.param(None, WakeBy(5), 5, id="by-first"),
+        pytest.param(7, WakeBy(5), 5, id="by-earlier"),
+        pytest.param(5, WakeBy(7), 5, id="by-later"),
+        pytest.param(0, WakeBy(7), 0, id="by-later-than-the-epoch"),
+        pytest.param(7, WakeBy(0), 0, id="by-the-epoch"),
+        pytest.param(None, WakeAt(5), 5, id="at-first"),
+        pytest.param(7, WakeAt(5), 5, id="at-earlier"),
+        pytest.param(5, WakeAt(7), 7, id="at-later"),
+        pytest.param(5, WakeAt(None), None, id="at-never"),
+    ],
+)
+def test_a_plan_moves_the_wake(before_ms: int | None, wake: Wake | None, after_ms: int | None) -> None:
+    """`WakeBy` only brings the wake-up forward, `WakeAt` sets it, and a plan without either leaves it."""
+    assert after_ms == moved_wake(before_ms, wake)
 
 
 class Laws(RuleBasedStateMachine):
@@ -146,6 +171,8 @@ class Laws(RuleBasedStateMachine):
         assert len(answer.items) <= limit
         assert answer.more is bool(again.items or copy.plan.delivered), "more says that another pass has work"
         assert not again.buried
+        for head in self.session.heads():
+            assert head.parked_until_ms is None or head.entry.type not in roster.handled
         self.exact_wake()
 
     def exact_wake(self) -> None:
