@@ -110,10 +110,9 @@ class A2:
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    ) -> bool | None:
         serving, self._serving = self._serving, None
-        if serving is not None:
-            await serving.__aexit__(kind, error, trace)
+        return None if serving is None else await serving.__aexit__(kind, error, trace)
 
     def testing(self, *, dependencies: Any = None) -> "World":
         """A test world: this A2's definitions on a manual clock and a memory store, until its `async with` ends."""

@@ -17,7 +17,7 @@ from a2asgi.context import AttemptInfo, Context, SyncContext, TimerReceipt
 from a2asgi.contract import Definition
 from a2asgi.errors import EventConflict, StoreBroken, StoreUnavailable
 from a2asgi.events import Event
-from a2asgi.groups import single, ungrouped
+from a2asgi.groups import Shield, clean_up, ungrouped
 from a2asgi.outcomes import Cancel, Fail, Snooze
 from a2asgi.ports import SessionKey
 from a2asgi.renewal import Held, capped
@@ -50,11 +50,8 @@ from a2core import (
 
 log = logging.getLogger("a2asgi.attempt")
 
-CLEAN_UP_S = 5.0
-"""How long giving a claim back may take once the attempt is cancelled."""
-
-handled_session: ContextVar[SessionKey | None] = ContextVar("handled_session", default=None)
-"""The session whose event is being handled here, in the handler's task or thread."""
+current_attempt: "ContextVar[Attempt | None]" = ContextVar("current_attempt", default=None)
+"""The attempt that this task, or a thread that it started, is part of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +77,7 @@ class Attempt:
         item: WorkItem,
         *,
         until_ms: int | None,
+        shield: Shield,
         on_beat: Callable[[], object],
     ) -> None:
         self._runtime = runtime
@@ -88,6 +86,7 @@ class Attempt:
         self._item = item
         self._handler = definition.handlers[item.entry.type]
         self._until_ms = until_ms
+        self._shield = shield
         self._scope = anyio.CancelScope()
         self._lost = False
         self._in_thread = False
@@ -109,8 +108,7 @@ class Attempt:
                 await self._release()
                 raise
             if verdict is not None:
-                with anyio.CancelScope(shield=True):
-                    await self._end(verdict)
+                await self._shield.run(partial(self._end, verdict))
             elif self._lost:
                 self._report(Stale())
             else:
@@ -167,11 +165,11 @@ class Attempt:
             self._runtime.dependencies,
             _Timers(self._runtime, self._definition, self._key, self._item.entry.created_at_ms),
         )
-        token = handled_session.set(self._key)
+        token = current_attempt.set(self)
         try:
             answer = await self._in_time(partial(self._call, event, info), timeout_ms)
         finally:
-            handled_session.reset(token)
+            current_attempt.reset(token)
         return self._verdict(answer, info.produced)
 
     async def _call(self, event: Event[Any], info: AttemptInfo) -> object:
@@ -266,7 +264,7 @@ class Attempt:
         if self._in_thread:
             log.warning("handler %s runs on in its thread; its claim expires", self._handler.name)
             return
-        with anyio.move_on_after(CLEAN_UP_S, shield=True):
+        with clean_up():
             held = {self._item.seq: self._item.attempt}
             needs = Needs(seqs=(self._item.seq,))
             try:
@@ -327,7 +325,8 @@ class _HandlerLog(logging.LoggerAdapter[logging.Logger]):
 
 def failure_of(error: BaseException) -> Failure:
     """An error as it is stored: a group of one is that one, and the text is one that every store can keep."""
-    error = single(error)
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
     try:
         message = str(error)
     except Exception as broken:  # noqa: BLE001 - a broken __str__ must not hide that the handler failed

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 import anyio
 from anyio.abc import TaskGroup
@@ -13,12 +14,12 @@ from a2asgi.activity import Mailbox
 from a2asgi.attempt import Attempt
 from a2asgi.contract import Definition
 from a2asgi.errors import StoreBroken, StoreUnavailable
-from a2asgi.groups import ungrouped
+from a2asgi.groups import Shield, ungrouped
 from a2asgi.ports import SessionKey
 from a2asgi.renewal import capped
 from a2asgi.runtime import Runtime
 from a2asgi.telemetry import SignalName
-from a2core import Claimed, Needs, Plan, Snapshot, decide_claim
+from a2core import Claimed, Needs, Plan, Snapshot, decide_claim, decide_release
 
 log = logging.getLogger("a2asgi.drain")
 
@@ -59,6 +60,8 @@ class Drain:
         self._running: set[Attempt] = set()
         self._trouble: StoreUnavailable | StoreBroken | None = None
         self._ending = False
+        self._let_go = False
+        self._shield = Shield()
         self._arm_again = False
         self._mail = Mailbox(runtime.activity)
         self._on_end = on_end
@@ -83,6 +86,8 @@ class Drain:
 
     def release(self) -> None:
         """Stop the handlers and give their claims back."""
+        self._let_go = True
+        self._shield.hurry()
         for attempt in self._running:
             attempt.release()
 
@@ -94,6 +99,8 @@ class Drain:
                 tasks.start_soon(self._runtime.arm_watchdog, self.key)
             claimed = await self._claim(tasks)
             if not self._running and not claimed.more and not self._mail.rung:
+                if self._runtime.stopping and self._trouble is None:
+                    await self._shield.run(partial(self._runtime.hand_over, self.key))
                 self._on_end(self)  # in the same breath: a poke from now on is for the next drain
                 if self._trouble is not None:
                     raise self._trouble
@@ -119,9 +126,13 @@ class Drain:
             )
 
         await checkpoint_if_cancelled()
+        transact = partial(self._runtime.transact, self.key, Needs(heads=True), decide)
         try:
-            with anyio.CancelScope(shield=True):  # a claim that nobody knows of would have to expire
-                claimed = await self._runtime.transact(self.key, Needs(heads=True), decide)
+            # shielded: a claim that nobody knows of would have to expire
+            claimed = await self._shield.run(transact) or Claimed()
+            if self._let_go:
+                await self._give_back(claimed)
+                return Claimed()
         except (StoreUnavailable, StoreBroken) as error:
             self._trouble = error
             return Claimed()
@@ -133,10 +144,24 @@ class Drain:
             log.warning("session %s has events of type %r, unknown to this code: parked", self.key, event_type)
             self._runtime.signal(SignalName.PARKED, self.key, detail=f"no handler for event type {event_type!r}")
         for item in claimed.items:
-            attempt = Attempt(self._runtime, self._definition, self.key, item, until_ms=until_ms, on_beat=self._beat)
+            attempt = Attempt(
+                self._runtime,
+                self._definition,
+                self.key,
+                item,
+                until_ms=until_ms,
+                shield=self._shield,
+                on_beat=self._beat,
+            )
             self._running.add(attempt)
             tasks.start_soon(self._attend, attempt)
         return claimed
+
+    async def _give_back(self, claimed: Claimed) -> None:
+        """The shutdown came between the claim and its handlers: they do not start."""
+        held = {item.seq: item.attempt for item in claimed.items}
+        release = partial(decide_release, held=held)
+        await self._shield.run(partial(self._runtime.transact, self.key, Needs(seqs=tuple(held)), release))
 
     def _may_claim(self) -> bool:
         """Whether a claim made now could come to an end: not at a shutdown, nor once the platform's time is up."""

@@ -9,12 +9,12 @@ from uuid import uuid4
 
 import anyio
 
-from a2asgi.attempt import handled_session
+from a2asgi.attempt import current_attempt
 from a2asgi.contract import Definition
 from a2asgi.drain import Drain, DrainResult, DrainState
 from a2asgi.errors import ConfigurationError, EventConflict, StoreBroken, StoreUnavailable
 from a2asgi.events import Event
-from a2asgi.groups import ungrouped
+from a2asgi.groups import clean_up, ungrouped
 from a2asgi.ports import SessionKey
 from a2asgi.runtime import Runtime
 from a2core import Appended, Conflict, Needs, Plan, Snapshot, decide_append
@@ -95,7 +95,7 @@ class Engine:
         """
         while (drain := self._drains.get(key)) is not None:
             drain.poke()
-            if handled_session.get() is not None:
+            if current_attempt.get() is not None:
                 return DrainResult(DrainState.BUSY)
             await drain.finished.wait()
             if drain.result is not None:
@@ -124,15 +124,20 @@ class Engine:
                 tasks.start_soon(self.runtime.arm_watchdog, key)
                 await self._handle(key, wait=wait)
 
-    async def stop(self, grace_s: float, clean_up_s: float = 5.0) -> None:
+    async def stop(self, grace_s: float) -> None:
         """Claim nothing more, give running handlers `grace_s`, then stop them and give their claims back."""
         self.runtime.stopping = True
         with anyio.move_on_after(grace_s):
             await self._all_finished()
+        self.release()
+        with clean_up(shield=False):
+            await self._all_finished()
+
+    def release(self) -> None:
+        """Stop what runs, now; each claim is given back, if that takes no longer than its clean-up."""
+        self.runtime.stopping = True
         for drain in list(self._drains.values()):
             drain.release()
-        with anyio.move_on_after(clean_up_s):
-            await self._all_finished()
 
     async def _all_finished(self) -> None:
         while self._drains:
@@ -145,8 +150,6 @@ class Engine:
             raise ValueError("expected at least one event to append, got none")
         drafts = [definition.draft(event, _random_id) for event in events]
         roster = definition.roster()
-        if self.runtime.stopping:
-            wake_after_ms = 0
 
         def decide(snapshot: Snapshot, now_ms: int) -> Plan[Appended | Conflict]:
             return decide_append(snapshot, now_ms, drafts=drafts, roster=roster, wake_by_ms=now_ms + wake_after_ms)
@@ -161,12 +164,13 @@ class Engine:
         """Have new work run: by the drain under way, in the server's task group, or here and now."""
         if self.runtime.stopping:
             self._put_off.add(key)
+            await self.runtime.hand_over(key)
             return
         self.start(key)
         if wait or self._start_soon is None:
             with _logged(key):
                 result = await self.drain(key)
-                while wait and result.state is DrainState.BUSY and handled_session.get() is None:
+                while wait and result.state is DrainState.BUSY and current_attempt.get() is None:
                     await self.runtime.clock.sleep_ms(BUSY_LOOK_MS)
                     result = await self.drain(key)
 

@@ -15,7 +15,7 @@ import anyio
 from a2asgi.activity import Activity
 from a2asgi.context import TimerReceipt
 from a2asgi.contract import Definition
-from a2asgi.errors import InvalidTime, TimerNameTaken
+from a2asgi.errors import InvalidTime, StoreBroken, StoreUnavailable, TimerNameTaken
 from a2asgi.events import NewEvent
 from a2asgi.ports import Answer, Clock, Decide, Scheduler, SessionKey, Store
 from a2asgi.renewal import Renewer
@@ -39,6 +39,7 @@ from a2core import (
     TimerConflict,
     check_name,
     decide_cancel,
+    decide_hand_over,
     decide_schedule,
     slot_ms,
     timer_event_id,
@@ -93,6 +94,13 @@ class Runtime:
         for in_ms in wakes:
             self.on_wake(in_ms)
         return answer
+
+    async def hand_over(self, key: SessionKey) -> None:
+        """Have another process look at this session now: this one stops."""
+        try:
+            await self.transact(key, Needs(), decide_hand_over)
+        except (StoreUnavailable, StoreBroken) as error:
+            log.warning("session %s was not handed over, so its wake-up waits for its claims: %s", key, error)
 
     def signal(self, name: SignalName, key: SessionKey, *, event: tuple[str, str] = ("", ""), detail: str = "") -> None:
         """Report a moment; `event` is the id and type of the event that it is about."""

@@ -7,7 +7,7 @@ from typing import Self
 import anyio
 
 from a2asgi.engine import Engine
-from a2asgi.groups import ungrouped
+from a2asgi.groups import clean_up, leave
 from a2asgi.schedulers.embedded import WakeLoop
 
 
@@ -62,15 +62,18 @@ class Serving:
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    ) -> bool | None:
         try:
-            if kind is None:
-                await self.stop()
-            self._engine.runtime.stopping = True
-            self._tasks.cancel_scope.cancel()
-            with ungrouped():
-                await self._tasks.__aexit__(kind, error, trace)
+            try:
+                if kind is None:
+                    await self.stop()
+            except BaseException as interruption:
+                self._engine.release()
+                await leave(self._tasks, interruption)
+                raise
+            self._engine.release()
+            return await leave(self._tasks, error)
         finally:
             self._install(None)
-            with anyio.CancelScope(shield=True):
+            with clean_up():
                 await self._engine.runtime.store.close()

@@ -12,6 +12,7 @@ from a2core.claims import (
     Released,
     Renewed,
     decide_claim,
+    decide_hand_over,
     decide_release,
     decide_renew,
 )
@@ -113,6 +114,7 @@ __all__ = [
     "decide_delivery",
     "decide_fail",
     "decide_give_up",
+    "decide_hand_over",
     "decide_redrive",
     "decide_release",
     "decide_renew",

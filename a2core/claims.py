@@ -114,6 +114,12 @@ def decide_release(snapshot: Snapshot, now_ms: int, *, held: Mapping[int, int]) 
     return Plan(Released(frozenset(item.seq for item in free)), items=free, wake=WakeBy(now_ms) if free else None)
 
 
+def decide_hand_over(snapshot: Snapshot, now_ms: int) -> Plan[None]:
+    """Have someone else look at the session now, because who works on it stops. Needs nothing."""
+    del snapshot  # every decision has one signature; this one holds for any session
+    return Plan(None, wake=WakeBy(now_ms))
+
+
 def held_item(snapshot: Snapshot, seq: int, attempt: int) -> WorkItem | None:
     """The work item, if its claim still carries this attempt: the fence of every write by a holder."""
     item = snapshot.items.get(seq)

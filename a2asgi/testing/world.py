@@ -1,5 +1,6 @@
 """The test world: the production engine on a manual clock and a memory store, so that nothing waits for real time."""
 
+from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from datetime import UTC, datetime
 from types import TracebackType
@@ -7,12 +8,13 @@ from typing import Any, Self
 
 import anyio
 
-from a2asgi.attempt import handled_session
+from a2asgi.activity import Activity
+from a2asgi.attempt import Attempt, current_attempt
 from a2asgi.clock import no_op
 from a2asgi.contract import Definition
 from a2asgi.drain import Drain
 from a2asgi.engine import Engine
-from a2asgi.groups import ungrouped
+from a2asgi.groups import leave
 from a2asgi.ports import Answer, Clock, Decide, SessionInfo, SessionKey, Store, Wakes
 from a2asgi.session import DeadLetter, dead_letter
 from a2asgi.stores.memory import MemoryStore
@@ -102,6 +104,7 @@ class World:
         self._crash_after: list[str] = []
         self._beat_at_ms: int | None = None
         self._duplicates = 0
+        self._asleep: Counter[Attempt] = Counter()
 
     async def __aenter__(self) -> Self:
         self._boot()
@@ -110,11 +113,9 @@ class World:
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    ) -> bool | None:
         self._install(None)
-        self._tasks.cancel_scope.cancel()
-        with ungrouped():
-            await self._tasks.__aexit__(kind, error, trace)
+        return await leave(self._tasks, error)
 
     @property
     def now(self) -> datetime:
@@ -156,23 +157,34 @@ class World:
 
     async def sleep(self, duration: Duration) -> None:
         """For a handler under test: take this long on the world's clock."""
-        if handled_session.get() is None:
+        attempt = current_attempt.get()
+        if attempt is None:
             await self.clock.sleep_ms(duration_ms(duration))
             return
         activity = self._engine.runtime.activity
+        asleep = self._asleep
         woken = False
 
         def wake() -> None:
             nonlocal woken
             woken = True
+            asleep[attempt] -= 1
             activity.enter()
 
-        activity.leave()
+        if not asleep[attempt]:
+            activity.leave()
+        asleep[attempt] += 1
         try:
             await self.clock.sleep_ms(duration_ms(duration), wake)
         finally:
             if not woken:  # cancelled
-                activity.enter()
+                wake()
+            if asleep[attempt]:  # others of its tasks sleep on: it counts as asleep again once this one waits
+                self._tasks.start_soon(self._leave_when_blocked, activity)
+
+    async def _leave_when_blocked(self, activity: Activity) -> None:
+        await anyio.wait_all_tasks_blocked()
+        activity.leave()
 
     def crash_after(self, effect: str) -> None:
         """Let the process die right after the next effect of this kind, and another one start in its place.
