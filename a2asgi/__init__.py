@@ -23,7 +23,7 @@ from a2asgi.middleware import A2Middleware
 from a2asgi.outcomes import Cancel, Fail, Snooze
 from a2asgi.ports import Clock, Scheduler, SessionInfo, SessionKey, Store, Wakes
 from a2asgi.schedulers.embedded import EmbeddedScheduler
-from a2asgi.session import Contract, DeadLetter, Session
+from a2asgi.session import Contract, DeadLetter, Lane, LaneState, Session
 from a2asgi.stores.memory import MemoryStore
 from a2asgi.stores.sqlite import SQLiteStore
 from a2asgi.telemetry import Signal, SignalName
@@ -50,6 +50,8 @@ __all__ = [
     "InvalidName",
     "InvalidPayload",
     "InvalidTime",
+    "Lane",
+    "LaneState",
     "MemoryStore",
     "NewEvent",
     "NoDeadLetter",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from a2asgi.clock import SystemClock
 from a2asgi.engine import Engine
 from a2asgi.errors import ConfigurationError, StoreNotConfigured, WiringError
-from a2asgi.ports import Clock, Scheduler, Store
+from a2asgi.ports import Clock, Scheduler, SessionKey, Store
 from a2asgi.renewal import Renewer
 from a2asgi.runtime import Runtime
 from a2asgi.schedulers.embedded import EmbeddedScheduler, WakeLoop
@@ -24,7 +24,7 @@ from a2core import DrainTimings
 if TYPE_CHECKING:
     from a2asgi.testing.world import World
 
-log = logging.getLogger("a2asgi")
+log: logging.Logger = logging.getLogger("a2asgi")
 
 DEVELOPMENT_STORE = ".a2/a2.db"
 SWEEP_CONCURRENCY = 8
@@ -82,10 +82,14 @@ class A2:
         contract = self._contracts[name] = Contract(self._ready, name)
         return contract
 
-    async def dead_letters(self, contract: str | None = None, *, limit: int = 100) -> list[DeadLetter]:
-        """Up to `limit` dead letters, of one contract or of all."""
+    async def dead_letters(
+        self, contract: str | None = None, *, after: DeadLetter | None = None, limit: int = 100
+    ) -> list[DeadLetter]:
+        """Up to `limit` dead letters, of one contract or of all, from the one after `after` on."""
         engine = await self._ready()
-        return [dead_letter(key, item) for key, item in await engine.runtime.store.dead_letters(contract, limit=limit)]
+        start = None if after is None else (SessionKey(after.contract, after.session), after.seq)
+        found = await engine.runtime.store.dead_letters(contract, after=start, limit=limit)
+        return [dead_letter(key, item) for key, item in found]
 
     async def ping(self) -> None:
         """Return if the store answers; raises StoreUnavailable or StoreBroken if not."""

@@ -48,7 +48,7 @@ from a2core import (
     storable_text,
 )
 
-log = logging.getLogger("a2asgi.attempt")
+log: logging.Logger = logging.getLogger("a2asgi.attempt")
 
 current_attempt: "ContextVar[Attempt | None]" = ContextVar("current_attempt", default=None)
 """The attempt that this task, or a thread that it started, is part of."""

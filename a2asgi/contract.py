@@ -115,7 +115,7 @@ class Definition:
     """A contract as data: its name, its event types and what handles them."""
 
     def __init__(self, name: str) -> None:
-        self.name = check_name("contract name", name)
+        self.name: str = check_name("contract name", name)
         self.handlers: dict[str, Handler] = {}
         self._types: dict[str, EventType[Any]] = {}
         self._classes: dict[type, EventType[Any]] = {}

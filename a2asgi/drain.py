@@ -21,7 +21,7 @@ from a2asgi.runtime import Runtime
 from a2asgi.telemetry import SignalName
 from a2core import Claimed, Needs, Plan, Snapshot, decide_claim, decide_release
 
-log = logging.getLogger("a2asgi.drain")
+log: logging.Logger = logging.getLogger("a2asgi.drain")
 
 
 class DrainState(StrEnum):
@@ -53,7 +53,7 @@ class Drain:
         self, runtime: Runtime, definition: Definition, key: SessionKey, *, on_end: "Callable[[Drain], None]"
     ) -> None:
         self.key = key
-        self.finished = anyio.Event()
+        self.finished: anyio.Event = anyio.Event()
         self.result: DrainResult | None = None
         self._runtime = runtime
         self._definition = definition

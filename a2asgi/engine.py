@@ -19,7 +19,7 @@ from a2asgi.ports import SessionKey
 from a2asgi.runtime import Runtime
 from a2core import Appended, Conflict, Needs, Plan, Snapshot, decide_append
 
-log = logging.getLogger("a2asgi.engine")
+log: logging.Logger = logging.getLogger("a2asgi.engine")
 
 StartSoon: TypeAlias = Callable[[Callable[[Drain], Coroutine[Any, Any, Any]], Drain], object]
 """Runs a function of a drain in a task of its own."""

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from a2asgi.serving import Serving
 
-log = logging.getLogger("a2asgi.lifespan")
+log: logging.Logger = logging.getLogger("a2asgi.lifespan")
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
@@ -19,7 +19,7 @@ class LifespanTalk:
     """One conversation. The host hears of a stage once, when A2 and the app are both through it."""
 
     def __init__(self, receive: Receive, send: Send) -> None:
-        self.started = False
+        self.started: bool = False
         self._receive = receive
         self._send = send
         self._serving: Serving | None = None

@@ -9,7 +9,7 @@ from a2asgi.errors import WiringError
 from a2asgi.lifespan import ASGIApp, LifespanTalk, Receive, Scope, Send
 from a2core import A2Error
 
-log = logging.getLogger("a2asgi.middleware")
+log: logging.Logger = logging.getLogger("a2asgi.middleware")
 
 
 class A2Middleware:

@@ -13,7 +13,7 @@ from a2asgi.ports import Clock, SessionKey, Store
 from a2asgi.threads import Loop
 from a2core import DrainTimings, Needs, Renewed, decide_renew
 
-log = logging.getLogger("a2asgi.renewal")
+log: logging.Logger = logging.getLogger("a2asgi.renewal")
 
 
 @dataclass(eq=False, slots=True)

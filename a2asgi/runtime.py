@@ -46,7 +46,7 @@ from a2core import (
     timer_id,
 )
 
-log = logging.getLogger("a2asgi.runtime")
+log: logging.Logger = logging.getLogger("a2asgi.runtime")
 
 ARM_TIMEOUT_S = 2.0
 """How long an append waits for its watchdog to be accepted (engine.md 3)."""

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
+from enum import StrEnum
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
@@ -14,7 +15,7 @@ from a2asgi.errors import NoDeadLetter
 from a2asgi.events import Event, NewEvent
 from a2asgi.ports import SessionKey
 from a2asgi.times import Duration, from_ms
-from a2core import Needs, NotDead, WorkItem, check_name, decide_redrive, decide_resolve, storable_text
+from a2core import Needs, NotDead, Plan, Snapshot, WorkItem, check_name, decide_redrive, decide_resolve, storable_text
 
 S = TypeVar("S")
 
@@ -37,6 +38,31 @@ class DeadLetter:
     error: str
     message: str
     at: datetime
+
+
+class LaneState(StrEnum):
+    """Where the first open event of a lane stands."""
+
+    RUNNING = "running"
+    DUE = "due"
+    WAITING = "waiting"
+    DEAD = "dead"
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """What a lane is at: its first open event, after which the others wait.
+
+    `attempt` counts the claims of the event so far; `due_at` is when it is tried again, or when its claim ends.
+    """
+
+    name: str
+    event_id: str
+    event_type: str
+    seq: int
+    state: LaneState
+    attempt: int
+    due_at: datetime | None
 
 
 class Session:
@@ -106,6 +132,15 @@ class Session:
             after = page[-1].seq
         return state
 
+    async def lanes(self) -> list[Lane]:
+        """What each lane is at, by seq; empty once every event is settled. Reading never wakes anything."""
+        engine = await self._ready()
+
+        def look(snapshot: Snapshot, now_ms: int) -> Plan[list[Lane]]:
+            return Plan([_lane(item, now_ms) for item in snapshot.heads])
+
+        return await engine.runtime.transact(self._key, Needs(heads=True), look)
+
     async def drain(self) -> DrainResult:
         """Run whatever the session has to do now, here, until nothing is left."""
         engine = await self._ready()
@@ -149,6 +184,18 @@ def dead_letter(key: SessionKey, item: WorkItem) -> DeadLetter:
     at = from_ms(item.dead.at_ms)
     entry = item.entry
     return DeadLetter(key.contract, key.session_id, entry.id, entry.type, entry.seq, failure.type, failure.message, at)
+
+
+def _lane(item: WorkItem, now_ms: int) -> Lane:
+    due_at_ms = item.due_at_ms
+    if due_at_ms is None:
+        state = LaneState.DEAD
+    elif item.is_claimed(now_ms):
+        state = LaneState.RUNNING
+    else:
+        state = LaneState.DUE if due_at_ms <= now_ms else LaneState.WAITING
+    due_at = None if due_at_ms is None else from_ms(due_at_ms)
+    return Lane(item.lane, item.entry.id, item.entry.type, item.seq, state, item.attempt, due_at)
 
 
 def _named(events: tuple[object, ...], event_id: str | None) -> tuple[object, ...]:

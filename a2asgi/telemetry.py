@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-log = logging.getLogger("a2asgi.telemetry")
+log: logging.Logger = logging.getLogger("a2asgi.telemetry")
 
 
 class SignalName(StrEnum):

@@ -11,7 +11,7 @@ from a2asgi.errors import ConfigurationError, StoreBroken, StoreUnavailable
 from a2asgi.ports import Clock, SessionKey, Store
 from a2asgi.times import Duration, duration_ms
 
-log = logging.getLogger("a2asgi.schedulers.embedded")
+log: logging.Logger = logging.getLogger("a2asgi.schedulers.embedded")
 
 MIN_PAUSE_MS = 250
 MAX_PAUSE_MS = 30_000

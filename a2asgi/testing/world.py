@@ -94,8 +94,8 @@ class World:
         install: Callable[[Engine | None], None],
         contracts: Mapping[str, Definition],
     ) -> None:
-        self.clock = ManualClock(instant_ms(START))
-        self.store = MemoryStore(clock=self.clock)
+        self.clock: ManualClock = ManualClock(instant_ms(START))
+        self.store: MemoryStore = MemoryStore(clock=self.clock)
         self._make_engine = make_engine
         self._install = install
         self._contracts = contracts

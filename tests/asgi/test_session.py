@@ -24,6 +24,7 @@ from a2asgi import (
     InvalidName,
     InvalidPayload,
     InvalidTime,
+    LaneState,
     MemoryStore,
     NewEvent,
     NoDeadLetter,
@@ -1216,3 +1217,54 @@ def test_what_a_user_holds_can_be_printed() -> None:
     shown = f"A2(contracts=['orders'], store=MemoryStore(0 sessions), scheduler={scheduler})"
     assert (shown, "Contract('orders')", "Session('orders', 'o1')") == (repr(shop.a2), repr(shop.orders), repr(shop.o1))
     assert ("o1", A2) == (shop.o1.id, type(shop.a2))
+
+
+async def test_lanes_tell_what_a_session_is_at() -> None:
+    """Each lane shows its first open event: running, waiting, dead; a settled session shows none."""
+    a2 = A2()
+    jobs = a2.contract("jobs")
+    job = jobs.event("job", str, lane=lambda text: text)
+
+    @jobs.on(job, retry=Retry(base="1m", jitter=0))
+    async def run(event: Event[str]) -> object:
+        if event.payload == "slow":
+            await world.sleep("1h")
+        if event.payload == "failing":
+            raise ValueError(event.payload)
+        return Fail(event.payload) if event.payload == "dead" else None
+
+    async with a2.testing() as world:
+        session = jobs.session("j1")
+        await session.append(*(job(text, id=text) for text in ("done", "slow", "failing", "dead")))
+        await world.settle()
+        lanes = await session.lanes()
+        assert [
+            ("slow", LaneState.RUNNING, START + timedelta(seconds=30)),
+            ("failing", LaneState.WAITING, START + timedelta(minutes=1)),
+            ("dead", LaneState.DEAD, None),
+        ] == [(lane.name, lane.state, lane.due_at) for lane in lanes]
+        assert [("slow", "job", 2, 1), ("failing", "job", 3, 1), ("dead", "job", 4, 1)] == [
+            (lane.event_id, lane.event_type, lane.seq, lane.attempt) for lane in lanes
+        ]
+        assert [] == await jobs.session("settled").lanes()
+
+
+async def test_lanes_that_wait_for_a_server_are_due() -> None:
+    """What was dispatched is due until someone runs it."""
+    shop = Shop(store=MemoryStore())
+    shop.orders.on(Placed)(Script())
+    await shop.o1.dispatch(Placed())
+    assert [(LaneState.DUE, 0)] == [(lane.state, lane.attempt) for lane in await shop.o1.lanes()]
+
+
+async def test_dead_letters_are_read_in_pages() -> None:
+    """A page goes on after the last dead letter of the one before."""
+    shop = Shop()
+    shop.orders.on(Placed, retry=Retry(max_failures=1))(Script(*(ValueError() for _ in range(3))))
+    async with shop.a2.testing() as world:
+        for name in ("o1", "o2", "o3"):
+            await shop.orders.session(name).append(Placed())
+            await world.settle()
+        first = await shop.a2.dead_letters(limit=2)
+        rest = await shop.a2.dead_letters(after=first[-1], limit=2)
+        assert (["o1", "o2"], ["o3"]) == ([dead.session for dead in first], [dead.session for dead in rest])
