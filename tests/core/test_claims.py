@@ -20,6 +20,7 @@ from a2core import (
     Stale,
     Timer,
     WorkItem,
+    decide_hand_over,
 )
 from a2core.claims import held_item
 from a2core.plan import Needs
@@ -571,3 +572,17 @@ def test_a_pass_writes_what_it_changed() -> None:
     assert [] == list(session.plan.items)
     session.claim(now_ms=1_000)
     assert [session.items[1]] == list(session.plan.items)
+
+
+def test_a_session_that_is_handed_over_is_due_now() -> None:
+    """G1: who stops working on a session has another one look at it now, at the latest, and changes nothing else."""
+    session = lanes("a", "b")
+    session.claim(now_ms=0, limit=1)
+    before = session.copy()
+    session.run(Needs(), decide_hand_over, 7)
+    assert 7 == session.wake_at_ms
+    session.wake_at_ms = before.wake_at_ms
+    assert before == session
+    session.wake_at_ms = 3
+    session.run(Needs(), decide_hand_over, 7)
+    assert 3 == session.wake_at_ms
