@@ -577,7 +577,7 @@ def test_a_pass_writes_what_it_changed() -> None:
 def test_a_session_that_is_handed_over_is_due_now() -> None:
     """G1: who stops working on a session has another one look at it now, at the latest, and changes nothing else."""
     session = lanes("a", "b")
-    session.claim(now_ms=0, limit=1)
+    session.claim(now_ms=0)
     before = session.copy()
     session.run(Needs(), decide_hand_over, 7)
     assert 7 == session.wake_at_ms
