@@ -17,9 +17,10 @@ class Claimed:
     """What one claim pass found.
 
     `items` are now held by the caller. `buried` became dead letters because their claims were lost too often.
-    `parked` are types that this code has no handler for. `appended` came from due timers. `busy`: others hold live
-    claims. `more`: lanes or due timers are left that another pass could take right now. `retry_at_ms`: the next
-    instant at which waiting or parked work is worth another look; timers and the ends of live claims do not count.
+    `parked` are types that this code has no handler for. `appended` came from due timers. `busy`: live claims are held,
+    by others or by the caller. `more`: lanes or due timers are left that another pass could take right now.
+    `retry_at_ms`: the next instant at which waiting or parked work is worth another look; timers and the ends of live
+    claims do not count.
     """
 
     items: tuple[WorkItem, ...] = ()

@@ -1,6 +1,6 @@
 """The exceptions of both packages' callers: each names what was expected, what came, and what to do."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class A2Error(Exception):
@@ -10,6 +10,17 @@ class A2Error(Exception):
     """
 
     code: ClassVar[str] = "A2_ERROR"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Errors are copied and pickled as they are: their constructors take other arguments than `args` holds."""
+        return _remade, (type(self), self.args, self.__dict__)
+
+
+def _remade(kind: type[A2Error], args: tuple[Any, ...], state: dict[str, Any]) -> A2Error:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
 
 
 class InvalidPayload(A2Error, ValueError):
@@ -29,12 +40,12 @@ class InvalidName(A2Error, ValueError):
     code = "INVALID_NAME"
 
 
-MAX_NAME_CHARS = 1_024
-"""Longest id in characters. Ids are index keys: PostgreSQL refuses index rows above 2,704 bytes."""
+MAX_NAME_BYTES = 1_024
+"""Longest id in bytes of UTF-8. Two of them make an index key, and PostgreSQL refuses one above 2,704 bytes."""
 
 
 def check_name(kind: str, value: object) -> str:
-    """Return `value` if it can serve as an id: a non-empty string of at most 1,024 characters (wire.md, top).
+    """Return `value` if it can serve as an id: a non-empty string of at most 1,024 bytes of UTF-8.
 
     `kind` is the word used in the message ("session id").
     Raises InvalidName for another type, an empty or over-long text, a NUL or a lone surrogate.
@@ -43,10 +54,10 @@ def check_name(kind: str, value: object) -> str:
         raise InvalidName(f"{kind}: expected a string, got {type(value).__name__}")
     if not value:
         raise InvalidName(f"{kind}: expected a non-empty string, got an empty one")
-    if len(value) > MAX_NAME_CHARS:
-        raise InvalidName(f"{kind}: expected at most {MAX_NAME_CHARS} characters, got {len(value)}; hash long keys")
     if "\x00" in value or not is_unicode(value):
         raise InvalidName(f"{kind}: {value!r} holds a NUL or a lone surrogate, which not every store can keep")
+    if (size := len(value.encode())) > MAX_NAME_BYTES:
+        raise InvalidName(f"{kind}: expected at most {MAX_NAME_BYTES} bytes of UTF-8, got {size}; hash long keys")
     return value
 
 

@@ -42,8 +42,18 @@ def decode_json(text: str) -> Json:
 
 
 def same_json(one: str, other: str) -> bool:
-    """Whether two canonical texts hold the same value; the order of an object's keys does not count."""
-    return one == other or _SORTED.encode(json.loads(one)) == _SORTED.encode(json.loads(other))
+    """Whether two canonical texts hold the same value: an object's order does not count, and 1.0 is 1."""
+    return one == other or _SORTED.encode(_plain(one)) == _SORTED.encode(_plain(other))
+
+
+def _plain(text: str) -> Json:
+    value: Json = json.loads(text, parse_float=_number)
+    return value
+
+
+def _number(text: str) -> int | float:
+    value = float(text)
+    return int(value) if value.is_integer() else value
 
 
 def path_step(key: str | int) -> str:

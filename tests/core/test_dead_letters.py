@@ -55,16 +55,20 @@ def test_a_redriven_event_can_die_again() -> None:
     assert [False, False, True] == [isinstance(answer, Buried) for answer in answers]
 
 
-def test_a_redriven_event_keeps_nothing_of_an_older_parking() -> None:
-    """B11: a dead letter that was parked once is due as soon as it is redriven."""
+@pytest.mark.parametrize("row", ["as-buried", "as-an-older-version-left-it"])
+def test_a_redriven_event_keeps_nothing_of_an_older_parking(row: str) -> None:
+    """B11: a dead letter that was parked once is due as soon as it is redriven, whichever version buried it."""
     known = Roster({"newer": RetryPolicy(max_lost=1)}, frozenset())
     session = Session(roster=known)
     session.append(draft("e1", event_type="newer"), now_ms=0)
     session.claim(now_ms=0)
     session.roster = Roster({}, frozenset())
     session.claim(now_ms=TTL_MS)
+    parked_until_ms = session.items[1].parked_until_ms
     session.roster = known
     assert [1] == [item.seq for item in session.claim(now_ms=TTL_MS + 1).buried]
+    if row == "as-an-older-version-left-it":
+        session.items[1] = replace(session.items[1], parked_until_ms=parked_until_ms)
     session.redrive("e1", now_ms=TTL_MS + 2)
     assert TTL_MS + 2 == session.items[1].due_at_ms
 

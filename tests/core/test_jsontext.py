@@ -223,6 +223,11 @@ def test_a_planted_fault_is_found_at_its_path(steps: list[int | str], fault: obj
         ("0", "false", False),
         ("null", "false", False),
         ('"1"', "1", False),
+        ("[1]", "[1.0]", True),
+        ("1e2", "100", True),
+        ("-0.0", "0", True),
+        ("1.5", "1.25", False),
+        ("9007199254740993", "9007199254740992", False),
         ("[]", "{}", False),
         ('"\u00e9"', '"e\u0301"', False),
         pytest.param('"\\ud83c\\udf78"', '"\U0001f378"', True, id="C3-pair"),
@@ -230,7 +235,7 @@ def test_a_planted_fault_is_found_at_its_path(steps: list[int | str], fault: obj
     ids=ascii,
 )
 def test_the_order_of_keys_does_not_count(one: str, other: str, expected: bool) -> None:  # noqa: FBT001 - as above
-    """Two texts are the same when they hold the same value: keys in any order, arrays and types exactly."""
+    """Two texts are the same when they hold the same value: keys in any order, numbers by value, all else exactly."""
     assert expected is same_json(one, other)
     assert expected is same_json(other, one)
 

@@ -217,7 +217,7 @@ def test_a_failed_attempt_appends_nothing(outcome: str) -> None:
     session, item = running()
     OUTCOMES[outcome](session, item, 1)
     assert ["e1", "e2"] == list(session.entries)
-    assert (()) == session.settled
+    assert () == session.settled
 
 
 def test_a_failure_spends_no_lost_claim() -> None:

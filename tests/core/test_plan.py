@@ -346,4 +346,4 @@ class Laws(RuleBasedStateMachine):
 
 def test_the_laws_hold_over_any_conversation() -> None:
     """No sequence of commands breaks a lane's order, a fence, a settle's finality, a timer, or the next wake-up."""
-    run_state_machine_as_test(Laws, settings=settings(max_examples=60, stateful_step_count=40))
+    run_state_machine_as_test(Laws, settings=settings(max_examples=150, stateful_step_count=40))
