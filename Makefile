@@ -8,10 +8,13 @@ BIN := $(VENV)/bin
 # Finds the packages by the interpreter on the PATH, and heeds no option that names one.
 VERIFYTYPES := PATH="$(CURDIR)/$(BIN):$$PATH" basedpyright --ignoreexternal --verifytypes
 
+# What `make pyodide` needs and this machine has not.
+LACKING := $(firstword $(shell command -v node >/dev/null || echo Node.js; command -v npm >/dev/null || echo npm))
+
 # The share of a2asgi's branches that its tests run, in percent. It only rises.
 FLOOR := 96
 
-.PHONY: help demo test check clean
+.PHONY: help demo test pyodide check clean
 .NOTPARALLEL:
 
 help: ## list the commands
@@ -22,9 +25,17 @@ demo: $(VENV)/examples.stamp ## run the demonstration
 
 test: $(VENV)/test.stamp ## run every test, then hold the coverage
 	$(BIN)/coverage run -m pytest
+	$(BIN)/python -m tests.vectors
 	$(BIN)/coverage report --include='a2asgi/*' --fail-under=$(FLOOR)
 	$(BIN)/coverage run --data-file=.coverage.core --source=a2core -m pytest -p no:a2asgi tests/core
 	$(BIN)/coverage report --data-file=.coverage.core --fail-under=100
+
+pyodide: $(if $(LACKING),,tests/pyodide/node_modules/made.stamp) ## run the vectors under Pyodide, in Node.js
+ifdef LACKING
+	@echo 'make pyodide: skipped, $(LACKING) is not installed'
+else
+	node tests/pyodide/run.mjs
+endif
 
 check: $(VENV)/dev.stamp ## lint, format, types, imports and house rules
 	$(BIN)/ruff check
@@ -37,7 +48,8 @@ check: $(VENV)/dev.stamp ## lint, format, types, imports and house rules
 
 clean: ## remove what these commands made
 	rm -rf .venv build dist .coverage .coverage.* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
-	find a2core a2asgi tests examples -name __pycache__ -prune -exec rm -rf {} +
+	rm -rf tests/pyodide/node_modules
+	find a2core a2asgi docs tests examples -name __pycache__ -prune -exec rm -rf {} +
 
 # Made anew when pyproject.toml changes, so that nothing stays that it no longer names.
 $(VENV)/made.stamp: pyproject.toml
@@ -48,4 +60,9 @@ $(VENV)/made.stamp: pyproject.toml
 # One extra of pyproject.toml.
 $(VENV)/%.stamp: $(VENV)/made.stamp
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@touch $@
+
+# The lock file's packages. npm's cache stays in the tree, as everything does that is made.
+tests/pyodide/node_modules/made.stamp: $(addprefix tests/pyodide/,package.json package-lock.json .npmrc)
+	cd tests/pyodide && npm ci --cache='$(CURDIR)/.venv/npm'
 	@touch $@

@@ -195,7 +195,7 @@ class Runtime:
     async def _send(self, key: SessionKey, timer: Timer) -> None:
         if self.provider is None:
             return
-        events = tuple(TaskEvent(draft.id, draft.type, draft.payload) for draft in timer.drafts)
+        events = tuple(TaskEvent(draft.id, draft.type, draft.payload).to_json() for draft in timer.drafts)
         due_at_ms = slot_ms(self.clock.now_ms(), timer.due_at_ms)
         task: Task = AppendTask(timer.id, key.contract, key.session_id, due_at_ms, events)
         await self.provider.send(task)

@@ -1,6 +1,7 @@
 """How long to wait after a failure, and how many are allowed."""
 
 from dataclasses import dataclass, field
+from math import inf, nan
 
 from a2core.ids import spread
 
@@ -57,3 +58,15 @@ class RetryPolicy:
             raise ValueError(
                 f"retry: expected budgets of 1 or more, got max_failures={self.max_failures}, max_lost={self.max_lost}"
             )
+
+
+def exponential_delay_ms(attempt: float, base_ms: float = 1_000, factor: float = 2) -> float:
+    """`base_ms * factor ** (attempt - 1)` milliseconds, without a cap: infinite where a double ends.
+
+    It rises from the first attempt, 1, as other languages compute it over doubles; nothing raises.
+    """
+    try:
+        power = pow(float(factor), attempt - 1)
+    except (OverflowError, ZeroDivisionError):
+        return base_ms * inf
+    return nan if isinstance(power, complex) else base_ms * power

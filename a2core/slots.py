@@ -29,8 +29,8 @@ class DrainTimings:
         return self.ttl_ms + self.grace_ms
 
 
-def slot_ms(now_ms: int, due_at_ms: int) -> int:
+def slot_ms(now_ms: int, due_at_ms: float) -> int:
     """The whole second, in ms, at which a provider delivers: never early, at most a second late (wire.md 2)."""
     if due_at_ms <= now_ms:
         return now_ms // SECOND_MS * SECOND_MS
-    return -(-due_at_ms // SECOND_MS) * SECOND_MS
+    return int(-(-due_at_ms // SECOND_MS)) * SECOND_MS

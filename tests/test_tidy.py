@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("a2core", "a2asgi")
-FOLDERS = (*PACKAGES, "tests", "examples", "benchmarks")
+FOLDERS = (*PACKAGES, "docs", "tests", "examples", "benchmarks")
 FILES = [path.relative_to(ROOT) for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
 ROOMS = [path for path in FILES if path.parts[0] in PACKAGES]
 
@@ -20,7 +20,7 @@ MAX_ROOM_LINES = 400
 MAX_FUNCTION_LINES = 60
 PURE_MODULE = re.compile(
     r"a2core(\..+)?|base64|binascii|collections(\.abc)?|dataclasses|datetime|enum|functools|hashlib|hmac"
-    r"|itertools|json|math|re|struct|types|typing|zoneinfo"
+    r"|ipaddress|itertools|json|math|re|struct|types|typing|zoneinfo"
 )
 IMPURE_NAMES = {"__import__", "breakpoint", "hash", "input", "open", "print"}  # hash() is salted per process
 CLOCKS = {"now", "today", "utcnow"}

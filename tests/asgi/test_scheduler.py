@@ -830,8 +830,8 @@ async def test_schedule_sends_the_events_themselves() -> None:
         assert ("scheduled", at) == (receipt.state, receipt.due_at)
     id_ = timer_id("orders", "s", "expire")
     events = (
-        TaskEvent(timer_event_id(id_, 0), "order", '"a1"'),
-        TaskEvent(timer_event_id(id_, 1), "note", '"n"'),
+        TaskEvent(timer_event_id(id_, 0), "order", '"a1"').to_json(),
+        TaskEvent(timer_event_id(id_, 1), "note", '"n"').to_json(),
     )
     due_at_ms = int(datetime(2030, 1, 1, 12, 0, 1, tzinfo=UTC).timestamp()) * 1_000
     assert [AppendTask(id_, "orders", "s", due_at_ms, events)] * 2 == provider.sent

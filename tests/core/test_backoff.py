@@ -1,10 +1,13 @@
 """Waiting grows to a cap and is spread; budgets are at least one."""
 
+from math import inf, isnan, nan
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from a2core import Backoff, RetryPolicy
+from a2core.backoff import exponential_delay_ms
 from a2core.ids import spread
 
 backoffs = st.builds(
@@ -119,3 +122,43 @@ def test_the_smallest_budgets_are_valid() -> None:
     """One failure and one lost claim make a policy: the first of either is the last."""
     policy = RetryPolicy(1, 1)
     assert (1, 1) == (policy.max_failures, policy.max_lost)
+
+
+# ── waits without a cap ──────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("attempt", "base_ms", "factor", "expected"),
+    [
+        (1, 1_000, 2, 1_000),
+        (5, 1_000, 2, 16_000),
+        (7, 100, 3, 72_900),
+        (7, 250, 1, 250),
+        (2, 1_000, 1.5, 1_500),
+        (0, 1_000, 2, 500),
+        (3, 0, 10, 0),
+        (1_015, 1_000, 2, 1_000 * 2.0**1_014),
+        (1_016, 1_000, 2, inf),
+        (5_000, 1_000, 2, inf),
+        (5_000, -1, 2, -inf),
+        (0, 1_000, 0, inf),
+        (inf, 1_000, 2, inf),
+        (-inf, 1_000, 2, 0),
+    ],
+)
+def test_a_wait_without_a_cap_grows_to_infinity(attempt: float, base_ms: float, factor: float, expected: float) -> None:
+    """Each attempt waits a factor longer than the one before; beyond what a double holds, for ever."""
+    assert expected == exponential_delay_ms(attempt, base_ms, factor)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "base_ms", "factor"), [(nan, 1, 2), (2, nan, 2), (5, 0, 1e308), (1.5, 1_000, -2)], ids=str
+)
+def test_a_wait_that_is_no_number_is_none(attempt: float, base_ms: float, factor: float) -> None:
+    """What has no real value is NaN, and nothing raises."""
+    assert isnan(exponential_delay_ms(attempt, base_ms, factor))
+
+
+def test_a_wait_starts_at_a_second_and_doubles() -> None:
+    """Without settings, waits are those of the reference."""
+    assert [1_000, 2_000, 4_000] == [exponential_delay_ms(attempt) for attempt in (1, 2, 3)]

@@ -91,3 +91,27 @@ def test_a_spread_is_even(vary: str) -> None:
 def test_a_spread_of_no_width_is_zero() -> None:
     """Without jitter there is nothing to add."""
     assert 0 == spread("e1", 1, 0)
+
+
+# ── ids of messages ──────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("parts", "text"),
+    [
+        (("\u2028\u007f\u0080", 0), '["\u2028\u007f\u0080",0]'),
+        (("\ud800\u00e9", -1), '["\\ud800\u00e9",-1]'),
+        (("/</script>'", 10**30), f'["/</script>\'",{10**30}]'),
+        ((), "[]"),
+    ],
+    ids=ascii,
+)
+def test_an_id_is_the_hash_of_compact_json(parts: tuple[str | int, ...], text: str) -> None:
+    """Everything above U+001F is literal but quote, backslash and lone surrogates; integers are exact."""
+    assert hashed(text) == derive_id(*parts)
+
+
+@given(st.lists(st.text() | st.integers(), max_size=4), st.lists(st.text() | st.integers(), max_size=4))
+def test_only_equal_parts_share_an_id(one: list[str | int], other: list[str | int]) -> None:
+    """Two messages have one id only if they are named by the same parts."""
+    assert (one == other) == (derive_id(*one) == derive_id(*other))

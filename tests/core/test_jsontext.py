@@ -3,13 +3,16 @@
 import datetime as dt
 import json
 import math
+from contextlib import suppress
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from a2core import EndingKind, InvalidPayload, Json, decode_json, encode_json, path_step, same_json
+from a2core.jsontext import NotJson, dump_json, parse_json, parse_json_text
 
 LONE = "the text holds a lone surrogate, which is not Unicode text"
 DEEP = "the payload is nested deeper than 97 levels"
@@ -257,3 +260,121 @@ def test_a_value_is_the_same_backwards(value: Json) -> None:
     text = encode_json(value)
     assert same_json(text, encode_json(backwards(value)))
     assert not same_json(text, encode_json([value]))
+
+
+# ── texts of the wire ────────────────────────────────────────────────────────────────────
+
+
+def nested_lists(levels: int) -> Json:
+    value: Json = []
+    for _ in range(levels - 1):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("data", "value"),
+    [
+        (b"1", 1),
+        (b" \t\r\n[1] ", [1]),
+        (b'{"a":1,"b":2,"a":3}', {"a": 3, "b": 2}),
+        (b"-0", 0),
+        (b"1e400", math.inf),
+        (b"12345678901234567890", 12345678901234567890),
+        (b'"\\ud800"', "\ud800"),
+        (b'"\xf0\x9f\x8e\x89"', "\U0001f389"),
+        (b"[" * 100 + b"]" * 100, nested_lists(100)),
+        (b'"' + b"[" * 200 + b'"', "[" * 200),
+        (b'["\\"' + b"[" * 200 + b'"]', ['"' + "[" * 200]),
+        (b"[" + b"[]," * 200 + b"0]", [*([[]] * 200), 0]),
+    ],
+    ids=lambda part: ascii(part)[:24] if isinstance(part, bytes) else "",
+)
+def test_a_text_of_the_wire_is_read(data: bytes, value: Json) -> None:
+    """JSON in UTF-8 is read exactly; brackets in a text are no nesting."""
+    assert value == parse_json(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff",
+        b'"\xed\xa0\x80"',
+        b"\xef\xbb\xbf1",
+        b"NaN",
+        b"-Infinity",
+        b"01",
+        b"1,",
+        b"'a'",
+        b'"a\tb"',
+        b"[1",
+        b"\x00",
+        "1".encode("utf-16"),
+        b"1" * 4_301,
+        b"[" * 101 + b"]" * 101,
+        b'{"a":' * 101,
+        b"[" * 100_000,
+        b'"' + b"[" * 200,
+        b'["\\',
+        b"]" * 200 + b"[" * 200,
+    ],
+    ids=lambda data: f"{len(data)}{data[:16]!r}",
+)
+def test_what_is_no_json_raises_only_that(data: bytes) -> None:
+    """Bad UTF-8, a byte order mark, NaN, depth, digits and every other fault are one refusal."""
+    with pytest.raises(NotJson):
+        parse_json(data)
+
+
+@given(st.binary(max_size=64))
+def test_no_bytes_raise_anything_else(data: bytes) -> None:
+    """Whatever comes from the wire, it is JSON or NotJson."""
+    with suppress(NotJson):
+        parse_json(data)
+
+
+def test_a_depth_is_the_readers_to_choose() -> None:
+    """A reader of other texts has another bound."""
+    assert nested_lists(300) == parse_json_text("[" * 300 + "]" * 300, 300)
+    with pytest.raises(NotJson, match="nested deeper than 299 levels"):
+        parse_json_text("[" * 300 + "]" * 300, 299)
+
+
+def test_a_stack_that_is_exhausted_is_no_json() -> None:
+    """Nesting beyond what the decoder takes is a refusal, however high the bound was set."""
+    with pytest.raises(NotJson):
+        parse_json_text("[" * 200_000 + "]" * 200_000, 10**6)
+
+
+def test_a_text_of_many_quotes_is_read_in_one_pass() -> None:
+    """Escaped quotes without an end are looked at once: a megabyte of them takes no longer than any other."""
+    hostile = b'"' + b'\\"' * 500_000 + b"[" * 200
+    with pytest.raises(NotJson):
+        parse_json(hostile)
+
+
+@given(values)
+def test_what_the_wire_carries_comes_back(value: Json) -> None:
+    """What is written for the wire is read back from its bytes, to the type of each number."""
+    assert repr(value) == repr(parse_json(dump_json(value).encode()))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [("\ud800x", '"\\ud800x"'), (["é\udfff"], '["é\\udfff"]'), ("é", '"é"')], ids=ascii
+)
+def test_a_lone_surrogate_is_written_as_its_escape(value: Json, text: str) -> None:
+    """UTF-8 carries every text of the wire; all else stays literal."""
+    assert text == dump_json(value)
+    assert value == parse_json(text.encode())
+
+
+@pytest.mark.parametrize(
+    "value",
+    [math.nan, [math.inf], object(), {"a": b""}, {(): 1}, 10**4_300, nested_lists(101), nested_lists(100_000)],
+    ids=["nan", "inf", "object", "bytes", "key", "digits", "deep", "deepest"],
+)
+def test_what_the_wire_cannot_carry_is_not_written(value: Any) -> None:
+    """Nothing is written that could not be read again."""
+    with pytest.raises(NotJson):
+        dump_json(value)

@@ -66,3 +66,37 @@ def test_timings_that_would_lose_a_claim_are_refused(ttl_ms: int, heartbeat_ms: 
 def test_the_tightest_timings_are_valid(timings: tuple[int, int, int]) -> None:
     """Two heartbeats exactly, a heartbeat of a millisecond, and no grace are allowed."""
     assert timings[0] + timings[2] == DrainTimings(*timings).window_ms
+
+
+# ── fractions and far times ──────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("now_ms", "due_at_ms", "expected"),
+    [
+        (1_700_000_000_123, 1_700_000_000_122.9, 1_700_000_000_000),
+        (1_700_000_000_123, 1_700_000_000_123.5, 1_700_000_001_000),
+        (1_700_000_000_000, 1_700_000_000_000.5, 1_700_000_001_000),
+        (0, 5e-324, 1_000),
+        (0, -0.5, 0),
+        (-1_500, -1_500, -2_000),
+        (-1_500, -999.5, 0),
+        (0, 10**300 + 1, 10**300 + 1_000),
+        (0, 2**53 + 1, 2**53 + 8),
+    ],
+)
+def test_a_due_time_of_another_sender_has_a_slot_too(now_ms: int, due_at_ms: float, expected: int) -> None:
+    """Fractions of a millisecond, times before 1970 and integers of any size have their whole second, exactly."""
+    slot = slot_ms(now_ms, due_at_ms)
+    assert (expected, int) == (slot, type(slot))
+
+
+@given(st.integers(-(10**13), 10**13), st.floats(-(10**13), 10**13))
+def test_a_slot_of_a_fraction_is_never_early_and_at_most_a_second_late(now_ms: int, due_at_ms: float) -> None:
+    """A slot is an integer number of whole seconds: at or after what lies ahead, and less than a second after it."""
+    slot = slot_ms(now_ms, due_at_ms)
+    assert 0 == slot % 1_000
+    if due_at_ms > now_ms:
+        assert slot - 1_000 < due_at_ms <= slot
+    else:
+        assert slot <= now_ms < slot + 1_000

@@ -1,0 +1,41 @@
+"""The bounded body: a push parser that takes chunks and stops at the first one above its limit (wire.md 8.2)."""
+
+import re
+
+
+class TooLarge(Exception):
+    """The body passed its limit."""
+
+
+def declared_too_large(content_length: str | None, max_bytes: int) -> bool:
+    """Whether a decimal `content-length` already says so. Anything that is not plain digits is not believed."""
+    if content_length is None or re.fullmatch("[0-9]+", content_length) is None:
+        return False
+    digits = content_length.lstrip("0")
+    return len(digits) > len(str(max_bytes)) or int(digits or "0") > max_bytes
+
+
+class BoundedBody:
+    """Collects a body of at most `max_bytes` bytes."""
+
+    __slots__ = ("_chunks", "max_bytes", "size")
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes: int = max_bytes
+        self.size: int = 0
+        self._chunks: list[bytes] = []
+
+    def __repr__(self) -> str:
+        return f"BoundedBody(max_bytes={self.max_bytes}, size={self.size})"
+
+    def feed(self, chunk: bytes) -> None:
+        """Take one chunk. Raises TooLarge at the first one that passes the limit; what came before is dropped."""
+        self.size += len(chunk)
+        if self.size > self.max_bytes:
+            self._chunks.clear()
+            raise TooLarge
+        self._chunks.append(chunk)
+
+    def read(self) -> bytes:
+        """All that was fed."""
+        return b"".join(self._chunks)
