@@ -16,7 +16,7 @@ import a2core
 
 HEADERS = ("HTTP_UPSTASH_SIGNATURE", "HTTP_UPSTASH_REGION", "CONTENT_LENGTH")
 JWT = jwt.PyJWT({"require": ["iss", "sub", "exp", "nbf", "body"], "verify_iat": False})
-TAKE = "update log set done = 1 where rowid = (select min(rowid) from log where session = ? ) returning *"
+TAKE = "update log set done = 1 where rowid = (select min(rowid) from log where session = ? and not done) returning *"
 
 
 class Delivery:

@@ -144,6 +144,13 @@ def test_a_handler_that_fails_leaves_its_event_pending_until_a_drain(
     assert (["e-1", "e-2", "e-3"], []) == (handled, server.published)
 
 
+def test_an_event_is_appended_for_good_before_it_is_handled(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[object] = []
+    monkeypatch.setattr(wsgi_app, "print", lambda *_: seen.extend(server.rows()), raising=False)
+    assert 200 == server.deliver(body_of(append_task()))
+    assert [("s-1", "e-1", 0)] == seen
+
+
 def test_an_event_that_cannot_be_read_is_not_acknowledged(server: Server) -> None:
     assert 500 == server.deliver(body_of(append_task(event("e-1"), {"id": "e-2"})))
     assert [] == server.rows()
