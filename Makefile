@@ -14,14 +14,17 @@ LACKING := $(firstword $(shell command -v node >/dev/null || echo Node.js; comma
 # The share of a2asgi's branches that its tests run, in percent. It only rises.
 FLOOR := 96
 
-.PHONY: help demo test pyodide check clean
+.PHONY: help demo demo-qstash test pyodide check clean
 .NOTPARALLEL:
 
 help: ## list the commands
-	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' Makefile
 
 demo: $(VENV)/examples.stamp ## run the demonstration
 	$(BIN)/python -m examples.demo
+
+demo-qstash: $(VENV)/qstash-server.stamp $(VENV)/examples.stamp ## run it behind a QStash server of our own
+	$(BIN)/python -m examples.demo_qstash
 
 test: $(VENV)/test.stamp ## run every test, then hold the coverage
 	$(BIN)/coverage run -m pytest

@@ -1,11 +1,14 @@
 """Durable sessions, timers and jobs for any ASGI app, with no worker process to run."""
 
 from a2asgi.app import A2
+from a2asgi.body import read_body
 from a2asgi.context import Context, SyncContext, TimerReceipt
 from a2asgi.contract import Reducer, Retry
 from a2asgi.drain import DrainResult, DrainState
 from a2asgi.engine import Receipt
 from a2asgi.errors import (
+    BodyTooLarge,
+    ClientDisconnected,
     ConfigurationError,
     EventConflict,
     InvalidTime,
@@ -19,21 +22,29 @@ from a2asgi.errors import (
     WiringError,
 )
 from a2asgi.events import Event, EventType, NewEvent
+from a2asgi.guards import BodyLimitMiddleware, SignatureMiddleware
 from a2asgi.middleware import A2Middleware
 from a2asgi.outcomes import Cancel, Fail, Snooze
 from a2asgi.ports import Clock, Scheduler, SessionInfo, SessionKey, Store, Wakes
 from a2asgi.schedulers.embedded import EmbeddedScheduler
+from a2asgi.schedulers.qstash import QStash
 from a2asgi.session import Contract, DeadLetter, Lane, LaneState, Session
+from a2asgi.signatures import QStashVerifier
 from a2asgi.stores.memory import MemoryStore
 from a2asgi.stores.sqlite import SQLiteStore
 from a2asgi.telemetry import Signal, SignalName
+from a2asgi.verdicts import Refusal, Verdict, Verifier
+from a2asgi.webhooks import HmacVerifier, StandardWebhooksVerifier
 from a2core import A2Error, DrainTimings, InvalidName, InvalidPayload
 
 __all__ = [
     "A2",
     "A2Error",
     "A2Middleware",
+    "BodyLimitMiddleware",
+    "BodyTooLarge",
     "Cancel",
+    "ClientDisconnected",
     "Clock",
     "ConfigurationError",
     "Context",
@@ -47,6 +58,7 @@ __all__ = [
     "EventConflict",
     "EventType",
     "Fail",
+    "HmacVerifier",
     "InvalidName",
     "InvalidPayload",
     "InvalidTime",
@@ -55,8 +67,11 @@ __all__ = [
     "MemoryStore",
     "NewEvent",
     "NoDeadLetter",
+    "QStash",
+    "QStashVerifier",
     "Receipt",
     "Reducer",
+    "Refusal",
     "Retry",
     "SQLiteStore",
     "Scheduler",
@@ -66,7 +81,9 @@ __all__ = [
     "SessionKey",
     "Signal",
     "SignalName",
+    "SignatureMiddleware",
     "Snooze",
+    "StandardWebhooksVerifier",
     "Store",
     "StoreBroken",
     "StoreNotConfigured",
@@ -75,6 +92,9 @@ __all__ = [
     "TimerNameTaken",
     "TimerReceipt",
     "UnknownEvent",
+    "Verdict",
+    "Verifier",
     "Wakes",
     "WiringError",
+    "read_body",
 ]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from a2asgi.clock import SystemClock
 from a2asgi.engine import Engine
 from a2asgi.errors import ConfigurationError, StoreNotConfigured, WiringError
-from a2asgi.ports import Clock, Scheduler, SessionKey, Store
+from a2asgi.ports import Clock, DeliveringScheduler, Scheduler, SessionKey, Store
 from a2asgi.renewal import Renewer
 from a2asgi.runtime import Runtime
 from a2asgi.schedulers.embedded import EmbeddedScheduler, WakeLoop
@@ -59,6 +59,8 @@ class A2:
     ) -> None:
         if concurrency < 1:
             raise ConfigurationError(f"A2: expected a concurrency of 1 or more, got {concurrency}")
+        if isinstance(scheduler, DeliveringScheduler):
+            scheduler.bind(self)
         self._store = store
         self._scheduler = scheduler
         self._timings = timings
@@ -75,25 +77,30 @@ class A2:
     def __repr__(self) -> str:
         return f"A2(contracts={sorted(self._contracts)}, store={self._store!r}, scheduler={self._scheduler!r})"
 
+    @property
+    def scheduler(self) -> EmbeddedScheduler | Scheduler | None:
+        """What wakes sessions."""
+        return self._scheduler
+
     def contract(self, name: str) -> Contract:
         """Declare a contract. Raises WiringError for a name that is taken."""
         if name in self._contracts:
             raise WiringError(f"contract {name!r} is declared twice: import the first one, or give this another name")
-        contract = self._contracts[name] = Contract(self._ready, name)
+        contract = self._contracts[name] = Contract(self.ready, name)
         return contract
 
     async def dead_letters(
         self, contract: str | None = None, *, after: DeadLetter | None = None, limit: int = 100
     ) -> list[DeadLetter]:
         """Up to `limit` dead letters, of one contract or of all, from the one after `after` on."""
-        engine = await self._ready()
+        engine = await self.ready()
         start = None if after is None else (SessionKey(after.contract, after.session), after.seq)
         found = await engine.runtime.store.dead_letters(contract, after=start, limit=limit)
         return [dead_letter(key, item) for key, item in found]
 
     async def ping(self) -> None:
         """Return if the store answers; raises StoreUnavailable or StoreBroken if not."""
-        engine = await self._ready()
+        engine = await self.ready()
         await engine.runtime.store.ping()
 
     def serving(self) -> Serving:
@@ -130,7 +137,7 @@ class A2:
 
         return World(make_engine, self._install, self._contracts)
 
-    async def _ready(self) -> Engine:
+    async def ready(self) -> Engine:
         """The engine in charge. Where no server runs one, drains run inline, and the first use opens the store."""
         if self._engine is None:
             engine = self._make_engine(self._store_in_charge(), SystemClock(), self._dependencies)

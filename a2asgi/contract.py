@@ -1,6 +1,7 @@
 """Contracts: the event types of one kind of session, their handlers and their policies, as pure data."""
 
 import inspect
+import logging
 from collections.abc import Awaitable, Callable, Iterable
 from copy import deepcopy
 from dataclasses import dataclass
@@ -12,10 +13,22 @@ from a2asgi.errors import UnknownEvent, WiringError
 from a2asgi.events import Event, EventType, NewEvent
 from a2asgi.payloads import payload_type
 from a2asgi.times import Duration, duration_ms, from_ms
-from a2core import Backoff, Draft, Entry, InvalidPayload, RetryPolicy, Roster, check_name, decode_json
+from a2core import (
+    Backoff,
+    Draft,
+    Entry,
+    InvalidPayload,
+    RetryPolicy,
+    Roster,
+    TaskEvent,
+    check_name,
+    decode_json,
+)
 
 P = TypeVar("P")
 S = TypeVar("S")
+
+log: logging.Logger = logging.getLogger("a2asgi.contract")
 
 START: Any = object()
 """Stands for the initial state, since None may be a state."""
@@ -203,6 +216,21 @@ class Definition:
                 f'{sorted(self._types)}. A plain value needs its type: NewEvent(value, type="...")'
             )
         return event_type.draft(new.payload, make_id() if new.id is None else new.id)
+
+    def task_draft(self, event: TaskEvent) -> Draft:
+        """A timer's event as the core takes it.
+
+        It was validated when it was scheduled: where the code has changed since and cannot tell its lane, it is in the
+        default one, and its handler says what is wrong.
+        """
+        event_type = self._types.get(event.type)
+        lane = DEFAULT_LANE
+        if event_type is not None:
+            try:
+                lane = check_name("lane", event_type.lane(event_type.payload.decode(event.payload)))
+            except Exception as error:  # noqa: BLE001 - the lane function is the user's
+                log.warning("event %r has no lane of its own now: %r", event.id, error)
+        return Draft(event.id, event.type, event.payload, lane)
 
     def event_of(self, entry: Entry) -> Event[Any]:
         """A log entry with its typed payload; plain JSON where this code does not know the type.

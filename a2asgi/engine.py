@@ -17,7 +17,22 @@ from a2asgi.events import Event
 from a2asgi.groups import clean_up, ungrouped
 from a2asgi.ports import SessionKey
 from a2asgi.runtime import Runtime
-from a2core import Appended, Conflict, Needs, Plan, Snapshot, decide_append
+from a2core import (
+    Appended,
+    AppendTask,
+    Busy,
+    Cancelled,
+    Conflict,
+    DrainAnswer,
+    Ended,
+    Needs,
+    Plan,
+    Snapshot,
+    Stalled,
+    decide_append,
+    decide_delivery,
+    parse_events,
+)
 
 log: logging.Logger = logging.getLogger("a2asgi.engine")
 
@@ -78,8 +93,81 @@ class Engine:
             raise ConfigurationError("dispatch needs a scheduler, and A2(scheduler=None) has none: use append")
         receipt, pending = await self._append(definition, key, events, 0)
         if pending and self.runtime.provider is not None:
-            await self.runtime.provider.send(self.runtime.drain_task(key, self.runtime.clock.now_ms()))
+            task = self.runtime.drain_task(key, self.runtime.clock.now_ms())
+            await self.runtime.provider.send(task, seq=receipt.events[-1].seq)
         return receipt
+
+    @property
+    def contracts(self) -> frozenset[str]:
+        """The contracts that this code serves."""
+        return frozenset(self._definitions)
+
+    async def deliver_append(self, task: AppendTask) -> Ended:
+        """Append a timer that a provider carried, unless it was cancelled or came before, and run what is pending."""
+        key = SessionKey(task.contract, task.session_id)
+        definition = self._definitions[task.contract]
+        events = parse_events(task)
+        if events is None:
+            log.error("timer %r of session %s holds no events that this code can read", task.id, key)
+            return Ended.FAILED
+        drafts = [definition.task_draft(event) for event in events]
+        wake_after_ms = self.runtime.timings.window_ms
+
+        def decide(snapshot: Snapshot, now_ms: int) -> Plan[Appended | Conflict | Cancelled]:
+            wake_by_ms = now_ms + wake_after_ms
+            roster = definition.roster()
+            return decide_delivery(
+                snapshot, now_ms, timer_id=task.id, drafts=drafts, roster=roster, wake_by_ms=wake_by_ms
+            )
+
+        needs = Needs(ids=tuple(draft.id for draft in drafts), timers=(task.id,))
+        try:
+            answer = await self.runtime.transact(key, needs, decide)
+        except StoreUnavailable as error:
+            log.warning("timer %r of session %s waits for the store: %s", task.id, key, error)
+            return Ended.UNAVAILABLE
+        except StoreBroken:
+            log.exception("timer %r of session %s was not appended", task.id, key)
+            return Ended.FAILED
+        if isinstance(answer, Conflict):
+            log.error(
+                "timer %r of session %s: event %r is in the log with other content", task.id, key, answer.event_id
+            )
+            return Ended.FAILED
+        if isinstance(answer, Appended) and answer.pending:
+            await self.wake(key)
+        return Ended.DONE
+
+    async def deliver_drain(self, key: SessionKey) -> DrainAnswer:
+        """Drain a session whose wake-up a provider carried, and say what that delivery is to do next."""
+        try:
+            result = await self.drain(key, arms=False)
+        except StoreUnavailable as error:
+            log.warning("the drain of session %s waits for the store: %s", key, error)
+            return Ended.UNAVAILABLE
+        except StoreBroken:
+            log.exception("the drain of session %s failed", key)
+            return Ended.FAILED
+        match result.state:
+            case DrainState.SETTLED:
+                return Ended.DONE
+            case DrainState.BUSY:
+                return Busy()
+            case DrainState.STALLED:
+                return Stalled(result.retry_at_ms)
+
+    async def sweep(self, limit: int) -> None:
+        """Arm sessions again whose wake-up the provider lost: late ones, a few at a time (engine.md 3)."""
+        window_ms = self.runtime.timings.window_ms
+        try:
+            wakes = await self.runtime.store.claim_wakes(
+                self.contracts, limit=limit, lease_ms=window_ms, late_ms=window_ms
+            )
+        except (StoreUnavailable, StoreBroken) as error:
+            log.warning("cannot look for lost wake-ups, the next delivery does: %s", error)
+            return
+        for key in wakes.due:
+            await self.runtime.arm_watchdog(key)
 
     def start(self, key: SessionKey) -> None:
         """Have the session drained without waiting for it: by the drain under way, or in the server's tasks."""
@@ -88,9 +176,10 @@ class Engine:
         elif self._start_soon is not None:
             self._start_soon(self._attend, self._begin(key))
 
-    async def drain(self, key: SessionKey) -> DrainResult:
+    async def drain(self, key: SessionKey, *, arms: bool = True) -> DrainResult:
         """Run what the session has to do now; join a drain of this process that is under way.
 
+        `arms` has the provider wake the session for its next retry; a delivery publishes that wake-up itself.
         A handler that asks only tells that drain to look again: waiting for it could be waiting for itself.
         """
         while (drain := self._drains.get(key)) is not None:
@@ -101,7 +190,7 @@ class Engine:
             if drain.result is not None:
                 return drain.result
             # whoever ran it was cancelled, or failed: the rest is ours
-        return await self._run(self._begin(key))
+        return await self._run(self._begin(key), arms=arms)
 
     async def deliver(self, key: SessionKey) -> None:
         """Drain a session whose wake-up came, or tell its drain under way.
@@ -186,9 +275,9 @@ class Engine:
         with _logged(drain.key):
             await self._run(drain)
 
-    async def _run(self, drain: Drain) -> DrainResult:
+    async def _run(self, drain: Drain, *, arms: bool = True) -> DrainResult:
         result = await drain.run()
-        if result.state is DrainState.STALLED and result.retry_at_ms is not None:
+        if arms and result.state is DrainState.STALLED and result.retry_at_ms is not None:
             await self.runtime.arm(drain.key, result.retry_at_ms)
         return result
 

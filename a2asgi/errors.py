@@ -95,3 +95,22 @@ class SendFailed(A2Error):
     def __init__(self, text: str, *, terminal: bool) -> None:
         super().__init__(text)
         self.terminal = terminal
+
+
+class BodyTooLarge(A2Error):
+    """A request's body passed its limit, or declared that it would; the rest of it was not read."""
+
+    code = "BODY_TOO_LARGE"
+
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__(f"the request's body is larger than {max_bytes} bytes")
+        self.max_bytes = max_bytes
+
+
+class ClientDisconnected(A2Error):
+    """The client was gone before its request was whole. Nobody is left to be answered."""
+
+    code = "CLIENT_DISCONNECTED"
+
+    def __init__(self) -> None:
+        super().__init__("the client disconnected before its request was whole")

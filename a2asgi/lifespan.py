@@ -1,18 +1,13 @@
 """The lifespan conversation of host, middleware and app: A2 around the app, whether the app has a lifespan or not."""
 
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, TypeAlias
 
+from a2asgi.asgi import ASGIApp, Message, Receive, Scope, Send
 from a2asgi.serving import Serving
 
-log: logging.Logger = logging.getLogger("a2asgi.lifespan")
+__all__ = ["ASGIApp", "LifespanTalk", "Message", "Receive", "Scope", "Send"]
 
-Scope: TypeAlias = MutableMapping[str, Any]
-Message: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[Message]]
-Send: TypeAlias = Callable[[Message], Awaitable[None]]
-ASGIApp: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+log: logging.Logger = logging.getLogger("a2asgi.lifespan")
 
 
 class LifespanTalk:

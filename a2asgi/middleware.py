@@ -5,11 +5,17 @@ import logging
 from collections.abc import Iterator
 
 from a2asgi.app import A2
-from a2asgi.errors import WiringError
+from a2asgi.callback import deliver
+from a2asgi.errors import ClientDisconnected, WiringError
 from a2asgi.lifespan import ASGIApp, LifespanTalk, Receive, Scope, Send
-from a2core import A2Error
+from a2asgi.oidc import request_token, token_of
+from a2asgi.ports import DeliveringScheduler
+from a2core import ANSWERS, A2Error, Reason
 
 log: logging.Logger = logging.getLogger("a2asgi.middleware")
+
+SWEEP_LIMIT = 4
+"""How many lost wake-ups one delivery looks after."""
 
 
 class A2Middleware:
@@ -34,8 +40,15 @@ class A2Middleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one scope."""
         kind = scope["type"]
-        if kind == "http" and self.prefix in scope["path"] and (path := self._own_path(scope)) is not None:
-            await self._answer(path, scope["method"], send)
+        if kind == "http":
+            token = request_token.set(token_of(scope["headers"]))
+            try:
+                if self.prefix in scope["path"] and (path := self._own_path(scope)) is not None:
+                    await self._answer(path, scope, receive, send)
+                else:
+                    await self.app(scope, receive, send)
+            finally:
+                request_token.reset(token)
         elif kind == "lifespan":
             await self._lifespan(scope, receive, send)
         else:
@@ -51,10 +64,12 @@ class A2Middleware:
             return path[len(self.prefix) :]
         return None
 
-    async def _answer(self, path: str, method: str, send: Send) -> None:
-        if path != "/healthz":
+    async def _answer(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
+        if path == "/scheduler" and isinstance(self.a2.scheduler, DeliveringScheduler):
+            await self._deliver(self.a2.scheduler, scope, receive, send)
+        elif path != "/healthz":
             await _respond(send, 404, {"error": "not found"})
-        elif method not in {"GET", "HEAD"}:
+        elif scope["method"] not in {"GET", "HEAD"}:
             await _respond(send, 405, {"error": "method not allowed"}, (b"allow", b"GET, HEAD"))
         else:
             try:
@@ -64,6 +79,24 @@ class A2Middleware:
                 await _respond(send, 503, {"status": "unavailable"})
             else:
                 await _respond(send, 200, {"status": "ok"})
+
+    async def _deliver(self, scheduler: DeliveringScheduler, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            engine = await self.a2.ready()
+            answer = await deliver(engine, scheduler, scope, receive)
+        except ClientDisconnected:
+            return  # nobody is there to be answered, and nothing was acknowledged
+        except A2Error as error:
+            log.warning("a delivery found no store, and comes again: %s", error)
+            answer = ANSWERS[Reason.FAILED]
+        headers = [(b"content-type", b"text/plain;charset=UTF-8"), (b"content-length", str(len(answer.text)).encode())]
+        headers += [(name.encode(), value.encode()) for name, value in answer.headers]
+        if answer.nonretryable:
+            headers.append((b"upstash-nonretryable-error", b"true"))
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": answer.text.encode()})
+        if answer.status < 300:  # noqa: PLR2004 - a delivery that went well has a moment for what others lost
+            await engine.sweep(SWEEP_LIMIT)
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Start and stop A2 around the app's own lifespan; stand in for it where the app has none."""

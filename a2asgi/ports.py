@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
 
-from a2core import Entry, Needs, Plan, Snapshot, Task, WorkItem
+from a2core import Entry, Needs, Plan, PublishRequest, PublishRules, Snapshot, Task, WorkItem
 
 Answer = TypeVar("Answer")
 Decide: TypeAlias = Callable[[Snapshot, int], Plan[Answer]]
@@ -110,6 +110,35 @@ class Store(Protocol):
 class Scheduler(Protocol):
     """A provider that carries tasks until they are due and then delivers them over HTTP."""
 
-    async def send(self, task: Task) -> None:
-        """Hand a task over; return once the provider has accepted it. Raises SendFailed."""
+    async def send(self, task: Task, *, seq: int | None = None) -> None:
+        """Hand a task over; return once the provider has accepted it. Raises SendFailed.
+
+        `seq` is that of the last event that a dispatch appended, by which its message is named (wire.md 3).
+        """
+        ...
+
+
+@runtime_checkable
+class DeliveringScheduler(Scheduler, Protocol):
+    """A provider whose deliveries come to the callback route, signed."""
+
+    @property
+    def rules(self) -> PublishRules:
+        """How its messages are published."""
+        ...
+
+    async def publish(self, request: PublishRequest) -> None:
+        """Have the provider accept a message. Raises SendFailed."""
+        ...
+
+    def verify(self, signature: str, body: bytes, region: str | None) -> bool:
+        """Whether the provider signed these bytes. Raises nothing, and logs why not."""
+        ...
+
+    def bind(self, owner: object) -> None:
+        """Belong to one A2. Raises WiringError for a second one."""
+        ...
+
+    async def close(self) -> None:
+        """Close what was opened."""
         ...

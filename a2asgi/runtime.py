@@ -17,7 +17,7 @@ from a2asgi.context import TimerReceipt
 from a2asgi.contract import Definition
 from a2asgi.errors import InvalidTime, StoreBroken, StoreUnavailable, TimerNameTaken
 from a2asgi.events import NewEvent
-from a2asgi.ports import Answer, Clock, Decide, Scheduler, SessionKey, Store
+from a2asgi.ports import Answer, Clock, Decide, DeliveringScheduler, Scheduler, SessionKey, Store
 from a2asgi.renewal import Renewer
 from a2asgi.telemetry import Hook, Signal, SignalName, emit
 from a2asgi.times import Duration, check_instant, duration_ms, from_ms, instant_ms
@@ -94,6 +94,12 @@ class Runtime:
         for in_ms in wakes:
             self.on_wake(in_ms)
         return answer
+
+    async def close(self) -> None:
+        """Close the provider's connections and the store."""
+        if isinstance(self.provider, DeliveringScheduler):
+            await self.provider.close()
+        await self.store.close()
 
     async def hand_over(self, key: SessionKey) -> None:
         """Have another process look at this session now: this one stops."""

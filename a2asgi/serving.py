@@ -76,4 +76,4 @@ class Serving:
         finally:
             self._install(None)
             with clean_up():
-                await self._engine.runtime.store.close()
+                await self._engine.runtime.close()

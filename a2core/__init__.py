@@ -42,6 +42,7 @@ from a2core.events import Appended, Conflict, decide_append
 from a2core.failures import SendFailure, send_failure
 from a2core.ids import derive_id, produced_event_id, timer_event_id, timer_id
 from a2core.jsontext import Json, decode_json, encode_json, path_step, same_json
+from a2core.oidc import TOKEN_HEADER as OIDC_HEADER
 from a2core.outcomes import (
     Buried,
     Retrying,
@@ -120,6 +121,7 @@ __all__ = [
     "ANSWERS",
     "CALLBACK_PATH",
     "DEFAULT_MAX_BODY_BYTES",
+    "OIDC_HEADER",
     "PARK_MS",
     "SIGNATURE_HEADER",
     "SLOT_HEADER",

@@ -21,7 +21,20 @@ import anyio
 from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel, Field, StringConstraints
 
-from a2asgi import A2, A2Middleware, Cancel, Context, Event, EventConflict, NewEvent, Retry, SQLiteStore, SyncContext
+from a2asgi import (
+    A2,
+    A2Middleware,
+    Cancel,
+    Context,
+    EmbeddedScheduler,
+    Event,
+    EventConflict,
+    NewEvent,
+    QStash,
+    Retry,
+    SQLiteStore,
+    SyncContext,
+)
 from a2core import DrainTimings
 
 
@@ -34,6 +47,7 @@ class Shop:
 
 a2 = A2(
     store=SQLiteStore(os.environ.get("ORDERS_DB", ".a2/orders.db")),
+    scheduler=QStash(url=os.environ["ORDERS_URL"]) if "ORDERS_URL" in os.environ else EmbeddedScheduler(),
     timings=DrainTimings(ttl_ms=3_000, heartbeat_ms=1_000, grace_ms=500),  # a killed server's claims run out soon
     dependencies=Shop(),
 )

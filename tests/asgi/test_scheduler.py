@@ -726,7 +726,7 @@ async def test_failed_sends_are_counted() -> None:
     shop = Shop(done, scheduler=Provider(fail))
     await shop.append("a1")
     await shop.append("a2")
-    runtime = (await shop.a2._ready()).runtime  # noqa: SLF001 - the count is for whoever operates the engine
+    runtime = (await shop.a2.ready()).runtime
     assert 2 == runtime.send_failures
 
 

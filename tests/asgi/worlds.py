@@ -283,8 +283,9 @@ class Provider:
         self.sent: list[Task] = []
         self.on_send = on_send
 
-    async def send(self, task: Task) -> None:
+    async def send(self, task: Task, *, seq: int | None = None) -> None:
         """As Scheduler.send."""
+        del seq
         await checkpoint()
         if self.on_send is not None:
             await self.on_send(task)

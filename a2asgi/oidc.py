@@ -1,0 +1,17 @@
+"""The platform's OIDC token of the request being served: in a context variable, and nowhere else (app.md 2)."""
+
+from collections.abc import Iterable
+from contextvars import ContextVar
+
+from a2core import OIDC_HEADER
+
+_HEADER: bytes = OIDC_HEADER.encode()
+
+request_token: ContextVar[str | None] = ContextVar("request_token", default=None)
+"""The token that came with this request. It is only passed on, and proves nothing about the caller."""
+
+
+def token_of(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """The request's token; None without one, and where it came twice."""
+    found = [value for name, value in headers if name == _HEADER]
+    return found[0].decode("latin-1") if len(found) == 1 else None
