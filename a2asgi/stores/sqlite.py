@@ -2,19 +2,19 @@
 
 import sqlite3
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from os import PathLike, fspath
 from pathlib import Path
-from threading import Condition, Lock, Thread
-from typing import Any, Literal, TypeAlias, TypeVar
+from threading import Lock
+from typing import Literal, TypeVar
 
 from a2asgi.clock import SystemClock
 from a2asgi.errors import ConfigurationError, StoreBroken, StoreUnavailable
 from a2asgi.ports import Answer, Clock, Decide, SessionInfo, SessionKey, Wakes
+from a2asgi.sqlite_worker import Job, Queued, SQLiteWorker, in_transaction
 from a2asgi.stores import sql
-from a2asgi.threads import Reply, raising, returning
+from a2asgi.threads import raising, returning
 from a2asgi.times import Duration, duration_ms
 from a2core import Entry, Needs, WorkItem
 
@@ -23,11 +23,7 @@ DIALECT = sql.Dialect(
     any_of="IN (SELECT value FROM json_each(?))",
     table_exists="SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?",
 )
-MAX_GROUP = 256
-"""How many transactions share one commit at most, so that the first of them does not wait long."""
-
 T = TypeVar("T")
-Job: TypeAlias = Callable[[sqlite3.Connection], T]
 
 
 class SQLiteStore:
@@ -56,8 +52,8 @@ class SQLiteStore:
         self._busy_timeout_ms = duration_ms(busy_timeout)
         self._clock = clock or SystemClock()
         self._lock = Lock()
-        self._writer: _Worker | None = None
-        self._reader: _Worker | None = None
+        self._writer: SQLiteWorker | None = None
+        self._reader: SQLiteWorker | None = None
 
     def __repr__(self) -> str:
         return f"SQLiteStore({str(self._path)!r}, synchronous={self._synchronous!r})"
@@ -66,8 +62,8 @@ class SQLiteStore:
         """As Store.open. Raises StoreBroken for a path that cannot be written, or that is no database."""
         with self._lock:
             if self._writer is None:
-                self._writer = _Worker("a2-sqlite-writer", self._connect_and_migrate, self._run_group)
-                self._reader = _Worker("a2-sqlite-reader", self._connect, self._run_each)
+                self._writer = SQLiteWorker("a2-sqlite-writer", self._connect_and_migrate, self._run_group)
+                self._reader = SQLiteWorker("a2-sqlite-reader", self._connect, self._run_each)
         await self._on(self._writer, _nothing)
 
     async def close(self) -> None:
@@ -93,7 +89,7 @@ class SQLiteStore:
         with self._translated():
             connection = self._connect()
             try:
-                return _in_transaction(connection, self._transaction(key, needs, decide))
+                return in_transaction(connection, self._transaction(key, needs, decide))
             finally:
                 connection.close()
 
@@ -134,13 +130,11 @@ class SQLiteStore:
 
         return job
 
-    async def _on(self, worker: "_Worker | None", job: Job[T]) -> T:
+    async def _on(self, worker: SQLiteWorker | None, job: Job[T]) -> T:
         if worker is None:
             raise self._not_open()
-        reply: Reply[T] = Reply()
-        worker.submit(job, reply)
         with self._translated():
-            return await reply.wait()
+            return await worker.run(job)
 
     def _not_open(self) -> StoreUnavailable:
         return StoreUnavailable(f"{self!r} is not open: await store.open() first, or use it through A2")
@@ -148,7 +142,7 @@ class SQLiteStore:
     def _connect_and_migrate(self) -> sqlite3.Connection:
         connection = self._connect()
         try:
-            _in_transaction(connection, self._steps(sql.migrate, DIALECT))
+            in_transaction(connection, self._steps(sql.migrate, DIALECT))
         except BaseException:
             connection.close()
             raise
@@ -187,16 +181,16 @@ class SQLiteStore:
         if mode != "wal":
             raise StoreBroken(f"{self._path}: this file system cannot do WAL (a network path?); use a local disk")
 
-    def _run_group(self, connection: sqlite3.Connection, jobs: "list[_Queued]") -> list[Callable[[], object]]:
+    def _run_group(self, connection: sqlite3.Connection, jobs: list[Queued]) -> list[Callable[[], object]]:
         """Run all in one transaction. Where one of them breaks it, run each in its own, so only that one fails."""
         try:
-            return _in_transaction(connection, lambda conn: [_outcome(job, conn) for job, _ in jobs])
+            return in_transaction(connection, lambda conn: [_outcome(job, conn) for job, _ in jobs])
         except Exception as error:  # noqa: BLE001 - it is raised again where its job is awaited
             if len(jobs) == 1 or _is_busy(error):
                 return [raising(error) for _ in jobs]
         return [outcome for queued in jobs for outcome in self._run_group(connection, [queued])]
 
-    def _run_each(self, connection: sqlite3.Connection, jobs: "list[_Queued]") -> list[Callable[[], object]]:
+    def _run_each(self, connection: sqlite3.Connection, jobs: list[Queued]) -> list[Callable[[], object]]:
         outcomes: list[Callable[[], object]] = []
         for job, _ in jobs:
             try:
@@ -230,64 +224,6 @@ class SQLiteStore:
             raise StoreBroken(f"{self._path}: {error}") from error
 
 
-_Queued: TypeAlias = "tuple[Job[Any], Reply[Any]]"
-
-
-class _Worker:
-    """A thread with a connection of its own, which runs whatever jobs wait and then answers all of them."""
-
-    def __init__(
-        self,
-        name: str,
-        connect: Callable[[], sqlite3.Connection],
-        run: "Callable[[sqlite3.Connection, list[_Queued]], list[Callable[[], Any]]]",
-    ) -> None:
-        self._connect = connect
-        self._run = run
-        self._queue: deque[_Queued] = deque()
-        self._ready = Condition()
-        self._stopped: Reply[None] | None = None
-        Thread(target=self._work, name=name, daemon=True).start()
-
-    def submit(self, job: Job[T], reply: Reply[T]) -> None:
-        """Queue a job; its outcome goes to `reply`."""
-        with self._ready:
-            if self._stopped is not None:
-                raise StoreUnavailable("the store is closed")
-            self._queue.append((job, reply))
-            self._ready.notify()
-
-    def stop(self) -> Reply[None]:
-        """Finish what is queued, then end the thread and its connection, and reply."""
-        reply: Reply[None] = Reply()
-        with self._ready:
-            self._stopped = reply
-            self._ready.notify()
-        return reply
-
-    def _work(self) -> None:
-        connection: sqlite3.Connection | None = None
-        while jobs := self._take():
-            try:
-                connection = connection or self._connect()
-                outcomes = self._run(connection, jobs)
-            except BaseException as error:  # noqa: BLE001 - it is raised where each of them is awaited
-                outcomes = [raising(error) for _ in jobs]
-            for (_, reply), outcome in zip(jobs, outcomes, strict=True):
-                reply.set(outcome)
-        if connection is not None:
-            connection.close()
-        if self._stopped is not None:
-            self._stopped.set(returning(None))
-
-    def _take(self) -> list[_Queued]:
-        """Wait for jobs, and take all of them up to a bound; none once stopped."""
-        with self._ready:
-            while not self._queue and self._stopped is None:
-                self._ready.wait()
-            return [self._queue.popleft() for _ in range(min(len(self._queue), MAX_GROUP))]
-
-
 def _nothing(connection: sqlite3.Connection) -> None:
     """The job of who only wants to know that there is a connection."""
 
@@ -303,18 +239,6 @@ def _outcome(job: Job[T], connection: sqlite3.Connection) -> Callable[[], T]:
         if connection.total_changes != changes:  # part of its plan is written, and must not be committed
             raise
         return raising(error)
-
-
-def _in_transaction(connection: sqlite3.Connection, job: Job[T]) -> T:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        result = job(connection)
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-    return result
 
 
 def _run(connection: sqlite3.Connection, steps: sql.Steps[T]) -> T:

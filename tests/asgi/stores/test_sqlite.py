@@ -17,7 +17,7 @@ from anyio import to_thread, wait_all_tasks_blocked
 
 from a2asgi import ConfigurationError, SQLiteStore, StoreBroken, StoreUnavailable
 from a2asgi.ports import Decide, SessionKey, Store, Wakes
-from a2asgi.stores.sqlite import MAX_GROUP
+from a2asgi.sqlite_worker import MAX_GROUP
 from a2asgi.testing.store_bench import Opened
 from a2core import Ending, EndingKind, Entry, Needs, Plan, Snapshot, WakeAt, WorkItem
 
