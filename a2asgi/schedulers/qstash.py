@@ -2,8 +2,10 @@
 
 import logging
 import os
+import re
 from collections.abc import Iterable, Mapping
 from functools import partial
+from http import HTTPStatus
 from inspect import isawaitable
 from typing import Any
 
@@ -15,7 +17,7 @@ from a2asgi.development import DEVELOPMENT_TOKEN
 from a2asgi.errors import ConfigurationError, SendFailed, WiringError
 from a2asgi.oidc import request_token
 from a2asgi.ports import Clock
-from a2asgi.signatures import QStashVerifier, is_production
+from a2asgi.signatures import QStashVerifier, is_production, shown_url
 from a2asgi.threads import run_in_thread
 from a2asgi.times import Duration, duration_ms
 from a2core import (
@@ -44,6 +46,8 @@ CURRENT_KEY = "QSTASH_CURRENT_SIGNING_KEY"
 NEXT_KEY = "QSTASH_NEXT_SIGNING_KEY"
 MAX_REPLY_CHARS = 500
 """How much of an error reply is shown."""
+
+OFFICIAL_REFUSAL = re.compile(r"Request failed with status: (?P<status>\d{3}), body: (?P<text>.*)", re.DOTALL)
 
 
 class QStash:
@@ -138,7 +142,7 @@ class QStash:
             raise SendFailed(f"QStash did not take the message: {type(error).__name__}", terminal=terminal) from error
         failure = reply_failure(status)
         if failure is not None:
-            trouble = f"QStash answered {status} to a message for {request.url}: {text[:MAX_REPLY_CHARS]}"
+            trouble = f"QStash answered {status} to a message for {shown_url(request.url)}: {text[:MAX_REPLY_CHARS]}"
             raise SendFailed(trouble, terminal=failure is SendFailure.TERMINAL)
 
     def verify(self, signature: str, body: bytes, region: str | None) -> bool:
@@ -157,8 +161,7 @@ class QStash:
     async def _post(self, request: PublishRequest) -> tuple[int, str]:
         client = self._given_client or self._own_client()
         if hasattr(client, "message"):
-            await _publish_through(client, request)
-            return 200, ""
+            return await _publish_through(client, request)
         call = qstash_call(request)
         headers = dict(call.headers)
         if self._token is not None:
@@ -217,8 +220,8 @@ def _checked_base_url(text: str) -> str:
     return base
 
 
-async def _publish_through(client: Any, request: PublishRequest) -> None:
-    """Publish by QStash's own Python client, async or not."""
+async def _publish_through(client: Any, request: PublishRequest) -> tuple[int, str]:
+    """Publish by QStash's own Python client, async or not. Only the text of its errors tells a refusal's status."""
     publish = partial(
         client.message.publish,
         url=request.url,
@@ -231,6 +234,13 @@ async def _publish_through(client: Any, request: PublishRequest) -> None:
         deduplication_id=request.deduplication_id,
         redact={"header": list(request.redact)} if request.redact else None,
     )
-    answer = await run_in_thread(publish, "a2-qstash-client")
-    if isawaitable(answer):
-        await answer
+    try:
+        answer = await run_in_thread(publish, "a2-qstash-client")
+        if isawaitable(answer):
+            await answer
+    except Exception as error:
+        told = OFFICIAL_REFUSAL.fullmatch(str(error))
+        if told is None:
+            raise
+        return int(told["status"]), told["text"]
+    return HTTPStatus.CREATED, ""

@@ -1,5 +1,6 @@
 """The scheduler publishes through whatever client an app has: httpx's, or QStash's own, async or not."""
 
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from qstash import QStash as OfficialQStash
 from a2asgi import QStash, SendFailed
 from a2asgi.development import DEVELOPMENT_KEYS, DEVELOPMENT_TOKEN
 from a2core import DrainTask
+from tests.asgi.provider import KEYS
 from tests.asgi.qstash_server.processes import Command, Hook
 
 HEADERS = {"authorization": f"Bearer {DEVELOPMENT_TOKEN}"}
@@ -61,13 +63,33 @@ async def test_a_message_arrives_signed_and_whole(make_client: Callable[[str], A
         assert "é/1" in body.decode()
 
 
-async def test_a_refusal_of_the_official_client_may_be_tried_again() -> None:
-    """Its error tells no status, and what is not known to be pointless is retryable; no secret is in the text."""
+@pytest.mark.parametrize("client_class", [AsyncQStash, OfficialQStash])
+async def test_a_refusal_is_told_by_the_official_client_too(client_class: Callable[..., Any]) -> None:
+    """A wrong token is a failure for good, with the provider's status and words; no secret is in the text."""
     with Command("--db", ":memory:") as server:
-        client = AsyncQStash("a-wrong-token", base_url=server.url, retry=False)
-        sender = scheduler("https://app.example.com/", client, server)
-        with pytest.raises(SendFailed, match="QStashError") as failure:
+        client = client_class("a-wrong-token", base_url=server.url, retry=False)
+        sender = scheduler("https://app.example.com/?bypass=hunter2", client, server)
+        with pytest.raises(SendFailed, match=r"401.*app\.example\.com") as failure:
             await sender.send(DrainTask("orders", "s", 0))
         await close(client)
-        assert failure.value.terminal is False
-        assert "a-wrong-token" not in str(failure.value)
+        assert failure.value.terminal
+        assert not any(secret in str(failure.value) for secret in ("a-wrong-token", "hunter2"))
+
+
+async def test_a_trouble_of_the_official_client_may_be_tried_again() -> None:
+    """What tells no status is not known to be pointless."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody listens there
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        client = OfficialQStash(DEVELOPMENT_TOKEN, base_url=url, retry=False)
+        sender = QStash(
+            url="https://app.example.com/",
+            client=client,
+            current_signing_key=KEYS[0],
+            next_signing_key=KEYS[1],
+            environment={},
+        )
+        with pytest.raises(SendFailed, match="ConnectError") as failure:
+            await sender.send(DrainTask("orders", "s", 0))
+        await close(client)
+    assert not failure.value.terminal
