@@ -89,7 +89,7 @@ class PublishRules:
 class PublishRequest:
     """One message as a provider takes it. `redact` names the headers that the provider must never show."""
 
-    url: str
+    url: str = field(repr=False)  # its query may be a secret
     body: str = field(repr=False)
     deduplication_id: str
     not_before_s: int | None = None

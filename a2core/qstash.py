@@ -11,7 +11,7 @@ class QStashCall:
     """One HTTP request to QStash: `target` follows its base URL, and the caller adds its own authorization."""
 
     method: str
-    target: str
+    target: str = field(repr=False)  # the callback's query may be a secret
     headers: Headers = field(repr=False)
     body: bytes = field(repr=False)
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 
 from a2core.errors import A2Error
@@ -21,7 +21,7 @@ class InvalidUrl(A2Error, ValueError):
 class Callback:
     """Where a provider delivers. `is_preview`: inferred for a Vercel preview; `is_development`: on this machine."""
 
-    url: str
+    url: str = field(repr=False)  # its query may be a secret
     is_preview: bool = False
     is_development: bool = False
 

@@ -110,7 +110,7 @@ class QStash:
         )
 
     def __repr__(self) -> str:
-        return f"QStash(url={self.rules.callback.url!r}, base_url={self._base_url!r})"
+        return f"QStash(url={shown_url(self.rules.callback.url)!r}, base_url={self._base_url!r})"
 
     def bind(self, owner: object) -> None:
         """Belong to one A2: two callback routes on one scheduler would take each other's deliveries."""

@@ -94,8 +94,8 @@ async def test_development_needs_no_configuration() -> None:
 
 
 def test_no_secret_is_shown() -> None:
-    """Neither token nor keys nor headers are in what it prints."""
-    text = repr(configured(headers={"x-bypass": "hunter2"}))
+    """Neither token nor keys nor headers nor the url's query are in what it prints."""
+    text = repr(configured(url="https://app.example.com/?bypass=hunter2", headers={"x-bypass": "hunter2"}))
     for secret in ("token-0123", *KEYS, "hunter2"):
         assert secret not in text
 

@@ -276,8 +276,8 @@ def test_a_size_is_counted_in_bytes_as_they_are_sent() -> None:
 
 
 def test_a_request_prints_no_secret() -> None:
-    """Neither a body nor a header's value is in the text of a request, its rules or its refusal."""
-    rules = PublishRules(Callback(URL, is_preview=True), (("x", "secret"),))
+    """Neither a body nor a query nor a header's value is in the text of a request, its rules or its refusal."""
+    rules = PublishRules(Callback(f"{URL}?bypass=secret", is_preview=True), (("x", "secret"),))
     request = publish_task(append(text="secret"), NOW_MS, rules, token(10**10) + "secret")
     assert "secret" not in repr((request, rules))
     with pytest.raises(MessageTooLarge) as refusal:

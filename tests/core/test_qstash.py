@@ -44,8 +44,10 @@ def test_the_fullest_call() -> None:
 
 
 def test_a_call_prints_no_secret() -> None:
-    """Neither a body nor a header's value is in a call's text."""
-    call = qstash_call(PublishRequest(URL, '"secret"', "a2_0", headers=(("x", "secret"),), redact=("x",)))
+    """Neither a body nor a query nor a header's value is in a call's text."""
+    call = qstash_call(
+        PublishRequest(f"{URL}?bypass=secret", '"secret"', "a2_0", headers=(("x", "secret"),), redact=("x",))
+    )
     assert "secret" not in repr(call)
 
 
