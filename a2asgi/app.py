@@ -7,10 +7,10 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from a2asgi.clock import SystemClock
+from a2asgi.clock import Clock, SystemClock
 from a2asgi.engine import Engine
 from a2asgi.errors import ConfigurationError, StoreNotConfigured, WiringError
-from a2asgi.ports import Clock, DeliveringScheduler, Scheduler, SessionKey, Store
+from a2asgi.ports import DeliveringScheduler, Scheduler, SessionKey, Store
 from a2asgi.renewal import Renewer
 from a2asgi.runtime import Runtime
 from a2asgi.schedulers.embedded import EmbeddedScheduler, WakeLoop

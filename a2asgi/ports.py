@@ -40,18 +40,6 @@ class SessionInfo:
     wake_at_ms: int | None
 
 
-class Clock(Protocol):
-    """The time of one process."""
-
-    def now_ms(self) -> int:
-        """Milliseconds since the Unix epoch."""
-        ...
-
-    async def sleep_ms(self, duration_ms: int, on_wake: Callable[[], None] = ...) -> None:
-        """Sleep on this clock. `on_wake` is called the moment the time has come, before the sleeper runs."""
-        ...
-
-
 class Store(Protocol):
     """Durable memory with transactions. It decides nothing (stores.md 1).
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from threading import Lock, Thread, get_ident
 from types import CodeType
 
-from a2asgi.ports import Clock, SessionKey, Store
+from a2asgi.clock import Clock
+from a2asgi.ports import SessionKey, Store
 from a2asgi.threads import Loop
 from a2core import DrainTimings, Needs, Renewed, decide_renew
 

@@ -13,11 +13,12 @@ from uuid import uuid4
 import anyio
 
 from a2asgi.activity import Activity
+from a2asgi.clock import Clock
 from a2asgi.context import TimerReceipt
 from a2asgi.contract import Definition
 from a2asgi.errors import InvalidTime, StoreBroken, StoreUnavailable, TimerNameTaken
 from a2asgi.events import NewEvent
-from a2asgi.ports import Answer, Clock, Decide, DeliveringScheduler, Scheduler, SessionKey, Store
+from a2asgi.ports import Answer, Decide, DeliveringScheduler, Scheduler, SessionKey, Store
 from a2asgi.renewal import Renewer
 from a2asgi.telemetry import Hook, Signal, SignalName, emit
 from a2asgi.times import Duration, check_instant, duration_ms, from_ms, instant_ms

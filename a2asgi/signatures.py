@@ -13,10 +13,9 @@ from hashlib import sha256
 from math import isfinite
 from typing import Any, Final, NoReturn, Self
 
-from a2asgi.clock import SystemClock
+from a2asgi.clock import Clock, SystemClock
 from a2asgi.development import DEVELOPMENT_KEYS, PUBLIC_KEYS
 from a2asgi.errors import ConfigurationError
-from a2asgi.ports import Clock
 from a2asgi.verdicts import HeaderItems, Refusal, Refused, Verdict, one_header
 from a2core import normalise_url
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from a2asgi.clock import SystemClock
+from a2asgi.clock import Clock, SystemClock
 from a2asgi.errors import ConfigurationError
-from a2asgi.ports import Clock
 from a2asgi.verdicts import HeaderItems, Refusal, Refused, Verdict, one_header
 
 

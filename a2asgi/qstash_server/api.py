@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from a2asgi.clock import Clock
 from a2asgi.qstash_server import filters, records, registers, views
 from a2asgi.qstash_server.deliveries import Deliveries
 from a2asgi.qstash_server.limits import Limits
@@ -18,7 +19,7 @@ from a2asgi.qstash_server.records import Accepted
 from a2asgi.qstash_server.registers import View
 from a2asgi.qstash_server.rules import next_tick_ms
 from a2asgi.qstash_server.store import Store
-from a2asgi.qstash_server.values import MAX_BODY_BYTES, Clock, Order, Refused, Schedule
+from a2asgi.qstash_server.values import MAX_BODY_BYTES, Order, Refused, Schedule
 
 MAX_BATCH_BYTES = 16 * MAX_BODY_BYTES
 MAX_BATCH = 1_000

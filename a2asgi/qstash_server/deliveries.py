@@ -9,13 +9,13 @@ import anyio
 import httpx
 from anyio.abc import TaskGroup, TaskStatus
 
-from a2asgi.clock import SystemClock
+from a2asgi.clock import Clock, SystemClock
 from a2asgi.errors import StoreBroken, StoreUnavailable
 from a2asgi.qstash_server import records, registers
 from a2asgi.qstash_server.records import Claimed
 from a2asgi.qstash_server.signing import SigningKeys, sign
 from a2asgi.qstash_server.store import Store
-from a2asgi.qstash_server.values import MAX_BODY_BYTES, Clock, Response
+from a2asgi.qstash_server.values import MAX_BODY_BYTES, Response
 
 log: logging.Logger = logging.getLogger("a2asgi.qstash_server.deliveries")
 

@@ -1,7 +1,8 @@
 """Rate limits like the provider's, to try a client's behaviour against; off unless they are set."""
 
+from a2asgi.clock import Clock
 from a2asgi.qstash_server.rules import DAY_MS
-from a2asgi.qstash_server.values import Clock, Refused
+from a2asgi.qstash_server.values import Refused
 
 SECOND_MS = 1_000
 

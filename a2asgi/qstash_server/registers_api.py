@@ -7,6 +7,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from a2asgi.clock import Clock
 from a2asgi.qstash_server import filters, orders, records, registers, views
 from a2asgi.qstash_server.api import read_ids, read_object
 from a2asgi.qstash_server.deliveries import Deliveries
@@ -14,7 +15,7 @@ from a2asgi.qstash_server.orders import Options, check_name
 from a2asgi.qstash_server.registers import View
 from a2asgi.qstash_server.signing import SigningKeys
 from a2asgi.qstash_server.store import Store
-from a2asgi.qstash_server.values import Clock, DeadLetter, Order, Refused
+from a2asgi.qstash_server.values import DeadLetter, Order, Refused
 
 MAX_PARALLELISM = 1_000
 MAX_PAGE = 100

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from a2asgi.clock import SystemClock
+from a2asgi.clock import Clock, SystemClock
 from a2asgi.errors import ConfigurationError, StoreBroken, StoreUnavailable
 from a2asgi.qstash_server.api import MessagesApi, read_object
 from a2asgi.qstash_server.credentials import DEV_CREDENTIALS, Credentials, is_loopback
@@ -26,7 +26,7 @@ from a2asgi.qstash_server.registers_api import RegistersApi
 from a2asgi.qstash_server.rules import DEDUPLICATION_WINDOW_MS, MAX_DELAY_MS, parse_duration
 from a2asgi.qstash_server.store import Store
 from a2asgi.qstash_server.travel import TravelClock
-from a2asgi.qstash_server.values import Clock, Refused
+from a2asgi.qstash_server.values import Refused
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]

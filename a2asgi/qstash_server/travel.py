@@ -2,8 +2,7 @@
 
 from collections.abc import Callable
 
-from a2asgi.clock import no_op
-from a2asgi.qstash_server.values import Clock
+from a2asgi.clock import Clock, no_op
 
 MAX_TRAVEL_MS = 3_660 * 86_400_000
 """Ten years ahead in all: delays reach no further."""

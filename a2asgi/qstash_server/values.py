@@ -1,26 +1,13 @@
 """The values of the QStash-compatible server: what is asked, what is sent, what came back."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 Headers: TypeAlias = tuple[tuple[str, str], ...]
 """Names in canonical spelling (Content-Type) with their values, of which HTTP's bytes are the Latin-1 form."""
 
 MAX_BODY_BYTES = 1_048_576
 """The largest message, as on the provider's free plan; a larger one is refused while it is read."""
-
-
-class Clock(Protocol):
-    """The time by which the server acts."""
-
-    def now_ms(self) -> int:
-        """Milliseconds since the Unix epoch."""
-        ...
-
-    async def sleep_ms(self, duration_ms: int, on_wake: Callable[[], None] = ...) -> None:
-        """Sleep on this clock."""
-        ...
 
 
 class Refused(Exception):

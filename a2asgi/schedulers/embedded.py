@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import anyio
 from anyio.abc import TaskGroup
 
+from a2asgi.clock import Clock
 from a2asgi.errors import ConfigurationError, StoreBroken, StoreUnavailable
-from a2asgi.ports import Clock, SessionKey, Store
+from a2asgi.ports import SessionKey, Store
 from a2asgi.times import Duration, duration_ms
 
 log: logging.Logger = logging.getLogger("a2asgi.schedulers.embedded")

@@ -12,11 +12,10 @@ from typing import Any
 import anyio
 from anyio.lowlevel import current_token
 
-from a2asgi.clock import SystemClock
+from a2asgi.clock import Clock, SystemClock
 from a2asgi.development import DEVELOPMENT_TOKEN
 from a2asgi.errors import ConfigurationError, SendFailed, WiringError
 from a2asgi.oidc import request_token
-from a2asgi.ports import Clock
 from a2asgi.signatures import QStashVerifier, is_production, shown_url
 from a2asgi.threads import run_in_thread
 from a2asgi.times import Duration, duration_ms

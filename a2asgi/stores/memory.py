@@ -6,8 +6,8 @@ from threading import Lock
 
 from anyio.lowlevel import checkpoint
 
-from a2asgi.clock import SystemClock
-from a2asgi.ports import Answer, Clock, Decide, SessionInfo, SessionKey, Wakes
+from a2asgi.clock import Clock, SystemClock
+from a2asgi.ports import Answer, Decide, SessionInfo, SessionKey, Wakes
 from a2core import Entry, Needs, Plan, Snapshot, Timer, TimerRecord, WorkItem, moved_wake
 
 DUE_TIMERS = 100

@@ -9,9 +9,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Literal, TypeVar
 
-from a2asgi.clock import SystemClock
+from a2asgi.clock import Clock, SystemClock
 from a2asgi.errors import ConfigurationError, StoreBroken, StoreUnavailable
-from a2asgi.ports import Answer, Clock, Decide, SessionInfo, SessionKey, Wakes
+from a2asgi.ports import Answer, Decide, SessionInfo, SessionKey, Wakes
 from a2asgi.sqlite_worker import Job, Queued, SQLiteWorker, in_transaction
 from a2asgi.stores import sql
 from a2asgi.threads import raising, returning

@@ -10,12 +10,12 @@ import anyio
 
 from a2asgi.activity import Activity
 from a2asgi.attempt import Attempt, current_attempt
-from a2asgi.clock import no_op
+from a2asgi.clock import Clock, no_op
 from a2asgi.contract import Definition
 from a2asgi.drain import Drain
 from a2asgi.engine import Engine
 from a2asgi.groups import leave
-from a2asgi.ports import Answer, Clock, Decide, SessionInfo, SessionKey, Store, Wakes
+from a2asgi.ports import Answer, Decide, SessionInfo, SessionKey, Store, Wakes
 from a2asgi.session import DeadLetter, dead_letter
 from a2asgi.stores.memory import MemoryStore
 from a2asgi.times import Duration, duration_ms, from_ms, instant_ms
