@@ -109,7 +109,7 @@ class QStash:
         )
 
     def __repr__(self) -> str:
-        return f"QStash(url={shown_url(self.rules.callback.url)!r}, base_url={self._base_url!r})"
+        return f"QStash(url={shown_url(self.rules.callback.url)!r}, base_url={shown_url(self._base_url)!r})"
 
     def bind(self, owner: object) -> None:
         """Belong to one A2: two callback routes on one scheduler would take each other's deliveries."""
@@ -215,7 +215,7 @@ def _checked_base_url(text: str) -> str:
     base = text.strip().rstrip("/").removesuffix("/v2/publish").rstrip("/")
     scheme, _, host = base.partition("://")
     if scheme not in {"http", "https"} or not host or any(char.isspace() for char in host):
-        raise ConfigurationError(f"QSTASH_URL: expected such as {DEFAULT_URL}, got {text!r}")
+        raise ConfigurationError(f"QSTASH_URL: expected such as {DEFAULT_URL}, got {shown_url(text)!r}")
     return base
 
 

@@ -95,7 +95,8 @@ async def test_development_needs_no_configuration() -> None:
 
 def test_no_secret_is_shown() -> None:
     """Neither token nor keys nor headers nor the url's query are in what it prints."""
-    text = repr(configured(url="https://app.example.com/?bypass=hunter2", headers={"x-bypass": "hunter2"}))
+    url, base_url = "https://app.example.com/?bypass=hunter2", "https://me:hunter2@qstash.example.com"
+    text = repr(configured(url=url, base_url=base_url, headers={"x-bypass": "hunter2"}))
     for secret in ("token-0123", *KEYS, "hunter2"):
         assert secret not in text
 
