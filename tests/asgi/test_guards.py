@@ -22,13 +22,13 @@ from a2asgi import BodyLimitMiddleware, HmacVerifier, QStashVerifier, Refusal, S
 from a2asgi.guards import request_url
 from a2core import InvalidUrl
 from tests.asgi.support import PATIENCE_S, Answer, App, Exchange, Message, Receive, Send, http_scope
-from tests.asgi.tokens import BODY, CURRENT, NEXT, NOW_S, URL, FixedClock, token
+from tests.asgi.tokens import BODY, CURRENT, NEXT, NOW_S, URL, at, token
 
 MIB = 2**20
 GONE = {"type": "http.disconnect"}
 UNAUTHORIZED = (401, b'{"error": "unauthorized"}')
 TOO_LARGE = (413, b'{"error": "content too large"}')
-VERIFIER = QStashVerifier(CURRENT, NEXT, clock=FixedClock())
+VERIFIER = QStashVerifier(CURRENT, NEXT, clock=at())
 
 
 class Recorder:
@@ -197,7 +197,7 @@ async def test_forwarded_headers_are_never_believed(
     assert (UNAUTHORIZED, []) == (answer, app.scopes)
     [line] = caplog.messages
     assert f"signed for {URL!r}, delivered to {said!r}" in line
-    public = QStashVerifier(CURRENT, NEXT, url=URL, clock=FixedClock())
+    public = QStashVerifier(CURRENT, NEXT, url=URL, clock=at())
     answer, _ = await talk(SignatureMiddleware(app, public), scope)
     assert 200 == answer[0]
 

@@ -35,13 +35,21 @@ from a2asgi.clock import SystemClock
 from a2asgi.schedulers.embedded import WakeLoop
 from a2asgi.testing import ManualClock
 from a2core import AppendTask, DrainTask, Task, TaskEvent, timer_event_id, timer_id
-from tests.asgi.worlds import KEY, Provider, ScriptedStore, Shop, Tally, heads, leave, rounds, scripted, steal, within
-
-NEVER = EmbeddedScheduler(poll="1d")
-"""It only looks when it starts, when it is told to, and when the next wake-up is due."""
-
-OFTEN = EmbeddedScheduler(poll="10ms")
-"""It hears at once of what another process wrote."""
+from tests.asgi.worlds import (
+    KEY,
+    NEVER,
+    OFTEN,
+    Provider,
+    ScriptedStore,
+    Shop,
+    Tally,
+    heads,
+    leave,
+    rounds,
+    scripted,
+    steal,
+    within,
+)
 
 DAY_MS = 86_400_000
 MakeStore = Callable[[ManualClock], Store]

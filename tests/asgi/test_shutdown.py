@@ -17,7 +17,6 @@ from a2asgi import (
     DrainResult,
     DrainState,
     DrainTimings,
-    EmbeddedScheduler,
     Event,
     MemoryStore,
     Signal,
@@ -26,13 +25,7 @@ from a2asgi import (
     StoreBroken,
 )
 from a2asgi.testing import ManualClock
-from tests.asgi.worlds import Gate, ScriptedStore, Shop, Tally, heads, rounds, within
-
-OFTEN = EmbeddedScheduler(poll="10ms")
-"""It hears at once of what another process wrote."""
-
-NEVER = EmbeddedScheduler(poll="1d")
-"""It only looks when it starts, when it is told to, and when the next wake-up is due."""
+from tests.asgi.worlds import NEVER, OFTEN, Gate, ScriptedStore, Shop, Tally, heads, rounds, within
 
 CLEAN_UP_S = 0.6
 """How long the clean-up after a shutdown's grace may take in these tests."""

@@ -33,7 +33,7 @@ from tests.asgi.tokens import (
     NOW_S,
     PLAIN,
     URL,
-    FixedClock,
+    at,
     base64url,
     claims,
     signed,
@@ -56,7 +56,7 @@ US = ("sig_us_current", "sig_us_next")
 
 
 def verifier(now_s: float = NOW_S, **options: Any) -> QStashVerifier:
-    return QStashVerifier(CURRENT, NEXT, clock=FixedClock(now_s), **options)
+    return QStashVerifier(CURRENT, NEXT, clock=at(now_s), **options)
 
 
 def refused(verdict: Verdict) -> tuple[Refusal | None, str]:
@@ -227,11 +227,11 @@ def test_leeway_widens_both_ends(now_s: float, leeway_s: float, expected: Refusa
 
 def test_rotation() -> None:
     """V27, D5: either key, in either place; and neither once both were replaced."""
-    swapped = QStashVerifier(NEXT, CURRENT, clock=FixedClock())
+    swapped = QStashVerifier(NEXT, CURRENT, clock=at())
     assert all(
         one.verify(token(key=key), BODY, URL).accepted for one in (verifier(), swapped) for key in (CURRENT, NEXT)
     )
-    replaced = QStashVerifier("sig_3", "sig_4", clock=FixedClock())
+    replaced = QStashVerifier("sig_3", "sig_4", clock=at())
     assert Refusal.UNKNOWN_KEY is replaced.verify(token(), BODY, URL).refusal
 
 
@@ -325,7 +325,7 @@ def test_the_official_receiver_agrees(body: str, key: str, age_s: int, sub: str)
 @pytest.mark.parametrize("case", OFFICIAL, ids=lambda case: case["name"])
 def test_the_official_receiver_accepted_what_we_accept(case: dict[str, Any]) -> None:
     """Of the vectors that both accept, ours is asked as the official one was."""
-    judge = QStashVerifier(case["current_signing_key"], case["next_signing_key"], clock=FixedClock(case["clock"]))
+    judge = QStashVerifier(case["current_signing_key"], case["next_signing_key"], clock=at(case["clock"]))
     verdict = judge.verify(case["signature"], case["body"].encode(), case["url"])
     assert (True, None, "") == (verdict.accepted, *refused(verdict))
 
@@ -416,7 +416,7 @@ EU_HALF = {"EU_CENTRAL_1_QSTASH_CURRENT_SIGNING_KEY": EU[0]}
 def test_the_environment_names_the_keys(
     environment: dict[str, str], key: str, region: str | None, *, accepted: bool
 ) -> None:
-    judge = QStashVerifier.from_environment(environment, url=URL, leeway_s=1, clock=FixedClock())
+    judge = QStashVerifier.from_environment(environment, url=URL, leeway_s=1, clock=at())
     assert accepted is judge.verify(token(key=key), BODY, None, region).accepted
 
 

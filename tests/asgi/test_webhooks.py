@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from standardwebhooks import Webhook
 
 from a2asgi import ConfigurationError, HmacVerifier, Refusal, StandardWebhooksVerifier, Verdict, Verifier
-from tests.asgi.tokens import BODY, NOW_S, FixedClock
+from tests.asgi.tokens import BODY, NOW_S, at
 
 SECRET = "It's a Secret to Everybody"
 HASH = hmac.digest(SECRET.encode(), BODY, "sha256")
@@ -20,7 +20,7 @@ GITHUB = b"X-Hub-Signature-256"
 SHOPIFY = HmacVerifier(SECRET, header="X-Shopify-Hmac-Sha256", prefix="", encoding="base64")
 WEBHOOK_SECRET = "whsec_" + b64encode(b"a secret of the tests").decode()
 OLD_SECRET = "whsec_" + b64encode(b"the secret before it").decode()
-JUDGE = StandardWebhooksVerifier(WEBHOOK_SECRET, clock=FixedClock())
+JUDGE = StandardWebhooksVerifier(WEBHOOK_SECRET, clock=at())
 
 
 def judged(verifier: Verifier, *headers: tuple[bytes, bytes], body: bytes = BODY) -> Refusal | None:

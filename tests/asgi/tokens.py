@@ -3,9 +3,10 @@
 import hmac
 import json
 from base64 import urlsafe_b64encode
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final
+
+from a2asgi.testing import ManualClock
 
 NOW_S: Final = 1_700_000_000
 CURRENT: Final = "sig_current_key_of_all_the_tests"
@@ -16,17 +17,9 @@ PLAIN: Final = b'{"alg":"HS256","typ":"JWT"}'
 ABSENT: Final = object()
 
 
-@dataclass(frozen=True)
-class FixedClock:
-    """A clock that stands at one second."""
-
-    now_s: float = NOW_S
-
-    def now_ms(self) -> int:
-        return int(self.now_s * 1_000)
-
-    async def sleep_ms(self, duration_ms: int, on_wake: object = None) -> None:
-        raise NotImplementedError
+def at(now_s: float = NOW_S) -> ManualClock:
+    """A clock that stands at that second."""
+    return ManualClock(int(now_s * 1_000))
 
 
 def base64url(data: bytes) -> str:

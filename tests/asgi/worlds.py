@@ -9,7 +9,19 @@ from typing import Any, ParamSpec, TypeAlias
 import anyio
 from anyio.lowlevel import checkpoint
 
-from a2asgi import A2, Clock, EventType, MemoryStore, Receipt, Retry, Session, SessionKey, Store, StoreUnavailable
+from a2asgi import (
+    A2,
+    Clock,
+    EmbeddedScheduler,
+    EventType,
+    MemoryStore,
+    Receipt,
+    Retry,
+    Session,
+    SessionKey,
+    Store,
+    StoreUnavailable,
+)
 from a2asgi.ports import Answer, Decide, Wakes
 from a2asgi.testing import World
 from a2asgi.times import Duration
@@ -38,6 +50,12 @@ Handle: TypeAlias = Callable[..., object]
 
 STEADY = Retry(jitter=0)
 """Waits of exactly 1, 2, 4, … seconds."""
+
+NEVER = EmbeddedScheduler(poll="1d")
+"""It only looks when it starts, when it is told to, and when the next wake-up is due."""
+
+OFTEN = EmbeddedScheduler(poll="10ms")
+"""It hears at once of what another process wrote."""
 
 
 def within(seconds: float) -> Callable[[Callable[Args, Coroutine[Any, Any, None]]], Callable[Args, Awaitable[None]]]:

@@ -3,7 +3,6 @@
 import hmac
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,30 +17,16 @@ if TYPE_CHECKING:
 CAN_VERIFY: Final = find_spec("a2asgi") is not None and find_spec("jwt") is not None
 
 
-@dataclass(frozen=True)
-class FixedClock:
-    """A clock that stands at one second."""
-
-    now_s: int
-
-    def now_ms(self) -> int:
-        """Milliseconds since the Unix epoch."""
-        return self.now_s * 1_000
-
-    async def sleep_ms(self, duration_ms: int, on_wake: object = None) -> None:
-        """A verifier never sleeps."""
-        raise NotImplementedError
-
-
 def verifier(
     keys: tuple[str | None, str | None], environment: Mapping[str, str], now_s: int, leeway_s: Any
 ) -> "QStashVerifier | None":
     """The verifier that is configured so, by a whole pair of keys or by the environment; None: by nothing usable."""
     from a2asgi.errors import ConfigurationError  # noqa: PLC0415 - not there under Pyodide
     from a2asgi.signatures import QStashVerifier  # noqa: PLC0415 - not there under Pyodide
+    from a2asgi.testing import ManualClock  # noqa: PLC0415 - not there under Pyodide
 
     current, following = keys
-    clock = FixedClock(now_s)
+    clock = ManualClock(now_s * 1_000)
     try:
         if current and following:
             return QStashVerifier(current, following, leeway_s=leeway_s, clock=clock)

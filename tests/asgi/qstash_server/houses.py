@@ -12,40 +12,17 @@ import httpx
 from qstash import Receiver
 from qstash.errors import SignatureError
 
-from a2asgi.clock import no_op
 from a2asgi.development import DEVELOPMENT_TOKEN
 from a2asgi.qstash_server import QStashServer, Settings
 from a2asgi.qstash_server.credentials import DEV_KEYS
 from a2asgi.qstash_server.rules import parse_duration
+from a2asgi.testing import ManualClock
 
 START_MS = 1_800_000_000_000
 PATIENCE_S = 10.0
 """How long a test waits for what must come at once: a hang fails, and a slow machine does not."""
 
 URL = "https://shop.example.com/hook"
-
-
-class ManualClock:
-    """Time that only a test moves."""
-
-    def __init__(self) -> None:
-        self._now_ms = START_MS
-        self._sleepers: list[tuple[int, anyio.Event]] = []
-
-    def now_ms(self) -> int:
-        return self._now_ms
-
-    async def sleep_ms(self, duration_ms: int, on_wake: Callable[[], None] = no_op) -> None:
-        woken = anyio.Event()
-        self._sleepers.append((self._now_ms + duration_ms, woken))
-        await woken.wait()
-        on_wake()
-
-    def move(self, duration_ms: int) -> None:
-        self._now_ms += duration_ms
-        for _, woken in (due := [each for each in self._sleepers if each[0] <= self._now_ms]):
-            woken.set()
-        self._sleepers = [each for each in self._sleepers if each not in due]
 
 
 @dataclass
@@ -113,7 +90,7 @@ class House:
     """A server in this process, with its clock, its destinations and a client, for the length of a test."""
 
     def __init__(self, **settings: Any) -> None:
-        self.clock = ManualClock()
+        self.clock = ManualClock(START_MS)
         self.destinations = Destinations()
         self.server = QStashServer(Settings(**settings), clock=self.clock, transport=self.destinations)
         self.client = httpx.AsyncClient(
@@ -154,7 +131,7 @@ class House:
         """Move the clock, and wait until all that is due by then is done."""
         duration_ms = parse_duration(duration)
         assert duration_ms is not None
-        self.clock.move(duration_ms)
+        self.clock.move_to(self.clock.now_ms() + duration_ms)
         self.server.deliveries.wake()
         await self.settled()
 

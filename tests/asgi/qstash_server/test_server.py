@@ -141,7 +141,7 @@ async def test_a_store_that_does_not_answer_is_asked_again(monkeypatch: pytest.M
 
         monkeypatch.setattr(house.server._store, "run", failing)  # noqa: SLF001 - where the world breaks
         assert ["error"] == list(await house.call("GET", "/health", 503))
-        house.clock.move(1_000)
+        house.clock.move_to(house.clock.now_ms() + 1_000)
         house.server.deliveries.wake()
         await anyio.wait_all_tasks_blocked()
         broken.clear()
