@@ -4,7 +4,7 @@ from a2asgi.app import A2
 from a2asgi.body import read_body
 from a2asgi.clock import Clock
 from a2asgi.context import Context, SyncContext, TimerReceipt
-from a2asgi.contract import Reducer, Retry
+from a2asgi.contract import Reducer
 from a2asgi.drain import DrainResult, DrainState
 from a2asgi.engine import Receipt
 from a2asgi.errors import (
@@ -27,6 +27,7 @@ from a2asgi.guards import BodyLimitMiddleware, SignatureMiddleware
 from a2asgi.middleware import A2Middleware
 from a2asgi.outcomes import Cancel, Fail, Snooze
 from a2asgi.ports import Scheduler, SessionInfo, SessionKey, Store, Wakes
+from a2asgi.retries import Exponential, Retry
 from a2asgi.schedulers.embedded import EmbeddedScheduler
 from a2asgi.schedulers.qstash import QStash
 from a2asgi.session import Contract, DeadLetter, Lane, LaneState, Session
@@ -58,6 +59,7 @@ __all__ = [
     "Event",
     "EventConflict",
     "EventType",
+    "Exponential",
     "Fail",
     "HmacVerifier",
     "InvalidName",

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import anyio
 from anyio.lowlevel import current_token
 
-from a2asgi.context import AttemptInfo, Context, SyncContext, TimerReceipt
+from a2asgi.context import AttemptInfo, TimerReceipt
 from a2asgi.contract import Definition
 from a2asgi.errors import EventConflict, StoreBroken, StoreUnavailable
 from a2asgi.events import Event
@@ -41,6 +41,7 @@ from a2core import (
     WorkItem,
     decide_fail,
     decide_give_up,
+    decide_note,
     decide_release,
     decide_settle,
     decide_snooze,
@@ -89,6 +90,7 @@ class Attempt:
         self._shield = shield
         self._scope = anyio.CancelScope()
         self._lost = False
+        self._called_off = False
         self._in_thread = False
         code = self._handler.code if self._handler.is_async else None
         self._held = Held(key, item.seq, item.attempt, self._handler.name, code, until_ms, self._lose, on_beat)
@@ -109,6 +111,8 @@ class Attempt:
                 raise
             if verdict is not None:
                 await self._shield.run(partial(self._end, verdict))
+            elif self._called_off:
+                log.info("event %r of session %s was called off while it ran", self._item.entry.id, self._key)
             elif self._lost:
                 self._report(Stale())
             else:
@@ -120,6 +124,12 @@ class Attempt:
     def release(self) -> None:
         """Stop the handler and give the claim back."""
         self._scope.cancel()
+
+    def call_off(self, seq: int) -> None:
+        """Stop the handler if it is at this event, which was settled as cancelled: the claim is gone."""
+        if self._item.seq == seq:
+            self._called_off = True
+            self._scope.cancel()
 
     def _lose(self) -> None:
         self._lost = True
@@ -159,11 +169,14 @@ class Attempt:
             ends_at_ms = capped(self._runtime.clock.now_ms() + timeout_ms, self._until_ms)
         info = AttemptInfo(
             self._key.session_id,
+            self._item.entry.id,
             self._item.attempt,
             None if ends_at_ms is None else from_ms(ends_at_ms),
             _HandlerLog(logging.getLogger("a2asgi.handler"), self._key, event),
             self._runtime.dependencies,
             _Timers(self._runtime, self._definition, self._key, self._item.entry.created_at_ms),
+            self._note,
+            self._item.progress,
         )
         token = current_attempt.set(self)
         try:
@@ -174,8 +187,10 @@ class Attempt:
 
     async def _call(self, event: Event[Any], info: AttemptInfo) -> object:
         function = self._handler.function
-        context = Context(info) if self._handler.is_async else SyncContext(info, current_token())
-        call = partial(function, event, context) if self._handler.takes_context else partial(function, event)
+        make_context = self._handler.make_context
+        call = partial(function, event)
+        if make_context is not None:
+            call = partial(function, event, make_context(info, current_token()))
         answer = call() if self._handler.is_async else await self._run_in_thread(call)
         return await answer if inspect.isawaitable(answer) else answer
 
@@ -217,6 +232,10 @@ class Attempt:
                 activity.leave()
         raise TimeoutError(f"the handler took longer than its timeout of {timeout_ms} ms")
 
+    async def _note(self, progress: str) -> None:
+        if isinstance(await self._write(partial(decide_note, progress=progress)), Stale):
+            self._lose()
+
     def _verdict(self, answer: object, produced: list[object]) -> _Verdict:
         if isinstance(answer, Snooze | Fail):
             return answer
@@ -246,10 +265,13 @@ class Attempt:
             case Snooze(delay):
                 self._report(await self._write(partial(decide_snooze, delay_ms=duration_ms(delay))), SignalName.SNOOZED)
             case Fail(reason):
-                self._report(await self._write(partial(decide_give_up, failure=Failure("Fail", storable_text(reason)))))
+                roster, failure = self._definition.roster(), Failure("Fail", storable_text(reason))
+                self._report(await self._write(partial(decide_give_up, roster=roster, failure=failure)))
             case Failure() as failure:
-                policy = self._handler.policy
-                self._report(await self._write(partial(decide_fail, policy=policy, failure=failure)))
+                roster = self._definition.roster()
+                delay_ms = self._handler.policy.backoff.delay_ms(self._item.failures + 1, self._item.entry.id)
+                fail = partial(decide_fail, roster=roster, failure=failure, delay_ms=delay_ms)
+                self._report(await self._write(fail))
 
     async def _write(self, decide: Callable[..., Plan[Any]], ids: tuple[str, ...] = ()) -> Any:
         seq, attempt = self._item.seq, self._item.attempt

@@ -45,15 +45,19 @@ class AttemptInfo:
     """What both kinds of context know of the attempt.
 
     `number` counts the claims of this event from 1; `deadline` is when the platform or the handler's time-out ends
-    it, if that is known. `log` names the session in every line; `dependencies` is what A2 was given.
+    it, if that is known. `log` names the session in every line; `dependencies` is what A2 was given. `note` keeps
+    progress, which is JSON text; the last is in `progress`.
     """
 
     session: str
+    event_id: str
     number: int
     deadline: datetime | None
     log: "logging.LoggerAdapter[logging.Logger]"
     dependencies: Any
     timers: Timers
+    note: Callable[[str], Coroutine[Any, Any, None]]
+    progress: str | None
     produced: list[object] = field(default_factory=list)
 
 

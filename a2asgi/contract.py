@@ -6,18 +6,21 @@ from collections.abc import Awaitable, Callable, Iterable
 from copy import deepcopy
 from dataclasses import dataclass
 from types import CodeType
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeAlias, TypeVar, overload
 
-from a2asgi.context import Context, SyncContext
+from anyio.lowlevel import EventLoopToken
+
+from a2asgi.context import AttemptInfo, Context, SyncContext
 from a2asgi.errors import UnknownEvent, WiringError
 from a2asgi.events import Event, EventType, NewEvent
 from a2asgi.payloads import payload_type
+from a2asgi.retries import Retry
 from a2asgi.times import Duration, duration_ms, from_ms
 from a2core import (
-    Backoff,
     Draft,
     Entry,
     InvalidPayload,
+    Recur,
     RetryPolicy,
     Roster,
     TaskEvent,
@@ -30,6 +33,8 @@ S = TypeVar("S")
 
 log: logging.Logger = logging.getLogger("a2asgi.contract")
 
+MakeContext: TypeAlias = Callable[[AttemptInfo, EventLoopToken], object]
+
 START: Any = object()
 """Stands for the initial state, since None may be a state."""
 
@@ -38,38 +43,17 @@ DEFAULT_LANE = "main"
 
 
 @dataclass(frozen=True, slots=True)
-class Retry:
-    """When a handler is tried again, and when it is given up.
-
-    It waits `base` after the first failure, `factor` times longer after each next one, at most `cap` (5 minutes, or
-    `base` where that is longer), spread by `jitter` (0.2 is ±20 %). After `max_failures` failures, or `max_lost`
-    attempts that ended without an answer (a crash, a kill, a hang), the event is a dead letter.
-    """
-
-    max_failures: int = 10
-    max_lost: int = 10
-    base: Duration = "1s"
-    cap: Duration | None = None
-    factor: int = 2
-    jitter: float = 0.2
-
-    def policy(self) -> RetryPolicy:
-        """The same for the core. Raises ValueError for what makes no sense."""
-        base_ms = duration_ms(self.base)
-        cap_ms = max(base_ms, Backoff().cap_ms) if self.cap is None else duration_ms(self.cap)
-        backoff = Backoff(base_ms, self.factor, cap_ms, round(self.jitter * 100))
-        return RetryPolicy(self.max_failures, self.max_lost, backoff)
-
-
-@dataclass(frozen=True, slots=True)
 class Handler:
-    """The function that reacts to one type of event, and how it is run."""
+    """The function that reacts to one type of event, and how it is run.
+
+    `make_context` makes its second argument, of what it may do; a handler that takes none has none.
+    """
 
     function: Callable[..., Any]
     policy: RetryPolicy
     timeout_ms: int | None
     is_async: bool
-    takes_context: bool
+    make_context: MakeContext | None
 
     @property
     def name(self) -> str:
@@ -125,7 +109,13 @@ class Reducer(Generic[S]):
 
 
 class Definition:
-    """A contract as data: its name, its event types and what handles them."""
+    """A contract as data: its name, its event types and what handles them.
+
+    `priority`: whose wake-ups go first, the highest. `at_once`: how many of its handlers one process runs at a time.
+    """
+
+    priority: int = 0
+    at_once: int | None = None
 
     def __init__(self, name: str) -> None:
         self.name: str = check_name("contract name", name)
@@ -188,7 +178,7 @@ class Definition:
                     f"event {event_type.name!r} of contract {self.name!r} is handled by {other.name} already: "
                     "an event has one handler; call the other function from it"
                 )
-            self.handlers[event_type.name] = _handler(function, policy, timeout_ms)
+            self.handlers[event_type.name] = make_handler(function, policy, timeout_ms)
 
         return Registrar(register)
 
@@ -201,7 +191,13 @@ class Definition:
         return Roster(
             {name: handler.policy for name, handler in self.handlers.items()},
             frozenset(name for name in self._types if name not in self.handlers),
+            self.recur,
         )
+
+    @property
+    def recur(self) -> Recur | None:
+        """What reads the rules of its recurring timers."""
+        return None
 
     def draft(self, event: object, make_id: Callable[[], str]) -> Draft:
         """A payload or NewEvent as the core takes it; `make_id` is asked where it has no id.
@@ -268,15 +264,26 @@ def _constant(lane: str) -> Callable[[object], str]:
     return lambda _: lane
 
 
-def _handler(function: Callable[..., Any], policy: RetryPolicy, timeout_ms: int | None) -> Handler:
+def make_handler(function: Callable[..., Any], policy: RetryPolicy, timeout_ms: int | None) -> Handler:
+    """A function of an event, or of an event and a context, as a handler. Raises WiringError."""
     takes_context = _takes(function, "event", "context")
     if not takes_context and not _takes(function, "event"):
         raise WiringError(f"{function!r} cannot be a handler: expected (event) or (event, context) as its parameters")
+    is_async = is_async_function(function)
+    make_context: MakeContext = _context if is_async else SyncContext
+    return Handler(function, policy, timeout_ms, is_async, make_context if takes_context else None)
+
+
+def is_async_function(function: Callable[..., Any]) -> bool:
+    """Whether calling it gives something to await. Raises WiringError for one that yields."""
     faces = (function, inspect.unwrap(function), type(function).__call__)
     if any(inspect.isgeneratorfunction(face) or inspect.isasyncgenfunction(face) for face in faces):
         raise WiringError(f"{function!r} cannot be a handler: it yields; return the events, or await ctx.append(...)")
-    is_async = any(inspect.iscoroutinefunction(face) for face in faces)
-    return Handler(function, policy, timeout_ms, is_async, takes_context)
+    return any(inspect.iscoroutinefunction(face) for face in faces)
+
+
+def _context(attempt: AttemptInfo, _: EventLoopToken) -> Context:
+    return Context(attempt)
 
 
 def _takes(function: object, *arguments: str) -> bool:

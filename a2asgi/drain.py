@@ -64,6 +64,7 @@ class Drain:
         self._shield = Shield()
         self._arm_again = False
         self._mail = Mailbox(runtime.activity)
+        self._limit = runtime.limit(definition)
         self._on_end = on_end
         runtime.activity.enter()
 
@@ -84,6 +85,11 @@ class Drain:
         """Tell it that there may be more to claim."""
         self._mail.ring()
 
+    def call_off(self, seq: int) -> None:
+        """Stop the handler that is at this event, which was settled as cancelled."""
+        for attempt in self._running:
+            attempt.call_off(seq)
+
     def release(self) -> None:
         """Stop the handlers and give their claims back."""
         self._let_go = True
@@ -97,7 +103,10 @@ class Drain:
             if self._arm_again:
                 self._arm_again = False
                 tasks.start_soon(self._runtime.arm_watchdog, self.key)
-            claimed = await self._claim(tasks)
+            claimed = await self._claim_within_limit(tasks)
+            if claimed is None:
+                await self._mail.wait()
+                continue
             if not self._running and not claimed.more and not self._mail.rung:
                 if self._runtime.stopping and self._trouble is None:
                     await self._shield.run(partial(self._runtime.hand_over, self.key))
@@ -108,11 +117,25 @@ class Drain:
             if not claimed.more or len(self._running) >= self._runtime.concurrency:
                 await self._mail.wait()
 
-    async def _claim(self, tasks: TaskGroup) -> Claimed:
-        """One claim pass, whose items start at once."""
+    async def _claim_within_limit(self, tasks: TaskGroup) -> Claimed | None:
+        """One claim pass; None while other sessions of the contract hold all the places of this process."""
         free = self._runtime.concurrency - len(self._running)
         if not free or not self._may_claim():
             return Claimed()
+        places = self._limit.take(free)
+        if not places:
+            self._limit.when_free(self._mail.ring)
+            return Claimed() if self._running else None
+        started = 0
+        try:
+            claimed = await self._claim(tasks, places)
+            started = len(claimed.items)
+        finally:
+            self._limit.give_back(places - started)
+        return claimed
+
+    async def _claim(self, tasks: TaskGroup, free: int) -> Claimed:
+        """Claim up to `free` items, which start at once."""
         until_ms = self._runtime.deadline_ms()
 
         def decide(snapshot: Snapshot, now_ms: int) -> Plan[Claimed]:
@@ -179,6 +202,7 @@ class Drain:
             raise
         finally:
             self._running.discard(attempt)
+            self._limit.give_back(1)
             self._mail.ring()
 
     def _beat(self) -> None:

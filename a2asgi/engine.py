@@ -17,6 +17,7 @@ from a2asgi.events import Event
 from a2asgi.groups import clean_up, ungrouped
 from a2asgi.ports import SessionKey
 from a2asgi.runtime import Runtime
+from a2asgi.schedulers.embedded import Share
 from a2core import (
     Appended,
     AppendTask,
@@ -101,6 +102,16 @@ class Engine:
     def contracts(self) -> frozenset[str]:
         """The contracts that this code serves."""
         return frozenset(self._definitions)
+
+    def shares(self) -> list[Share]:
+        """The contracts as their wake-ups are taken: by priority, and with their limits for one process."""
+        shares: list[Share] = []
+        for priority in sorted({definition.priority for definition in self._definitions.values()}, reverse=True):
+            level = [definition for definition in self._definitions.values() if definition.priority == priority]
+            unlimited = tuple(definition.name for definition in level if definition.at_once is None)
+            shares += [Share((one.name,), one.at_once) for one in level if one.at_once is not None]
+            shares += [Share(unlimited)] * bool(unlimited)
+        return shares
 
     async def deliver_append(self, task: AppendTask) -> Ended:
         """Append a timer that a provider carried, unless it was cancelled or came before, and run what is pending."""
@@ -202,6 +213,11 @@ class Engine:
             return
         with _logged(key):
             await self.drain(key)
+
+    def call_off(self, key: SessionKey, seq: int) -> None:
+        """Stop the handler of an event that was settled as cancelled, if this process runs it."""
+        if (drain := self._drains.get(key)) is not None:
+            drain.call_off(seq)
 
     async def wake(self, key: SessionKey, *, wait: bool = False) -> None:
         """Have handled what became claimable just now; the watchdog is armed beside that, never before it."""

@@ -18,6 +18,7 @@ from a2asgi.context import TimerReceipt
 from a2asgi.contract import Definition
 from a2asgi.errors import InvalidTime, StoreBroken, StoreUnavailable, TimerNameTaken
 from a2asgi.events import NewEvent
+from a2asgi.limits import Limit
 from a2asgi.ports import Answer, Decide, DeliveringScheduler, Scheduler, SessionKey, Store
 from a2asgi.renewal import Renewer
 from a2asgi.telemetry import Hook, Signal, SignalName, emit
@@ -76,6 +77,7 @@ class Runtime:
     deadline: Callable[[], datetime | None] | None
     renewer: Renewer
     activity: Activity = field(default_factory=Activity)
+    limits: dict[str, Limit] = field(default_factory=dict)
     holder: str = field(default_factory=make_holder)
     on_wake: Callable[[int], None] = _unheard
     send_failures: int = 0
@@ -95,6 +97,10 @@ class Runtime:
         for in_ms in wakes:
             self.on_wake(in_ms)
         return answer
+
+    def limit(self, definition: Definition) -> Limit:
+        """The places that this process has for handlers of a contract."""
+        return self.limits.setdefault(definition.name, Limit(definition.at_once))
 
     async def close(self) -> None:
         """Close the provider's connections and the store."""

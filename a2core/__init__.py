@@ -5,7 +5,7 @@ come in as arguments. A decision reads a Snapshot and returns a Plan; a store lo
 single transaction, and decides nothing.
 """
 
-from a2core.backoff import Backoff, RetryPolicy
+from a2core.backoff import Backoff, RetryPolicy, Waits
 from a2core.body import BoundedBody, TooLarge, declared_too_large
 from a2core.claims import (
     PARK_MS,
@@ -16,6 +16,18 @@ from a2core.claims import (
     decide_hand_over,
     decide_release,
     decide_renew,
+)
+from a2core.crons import (
+    RECURRENCE_ID,
+    CatchUp,
+    ReadRule,
+    Registered,
+    Schedule,
+    caught_up,
+    decide_register,
+    decide_slot,
+    recur_by,
+    slot_event_id,
 )
 from a2core.dead_letters import NotDead, Redriven, Resolved, decide_redrive, decide_resolve
 from a2core.delivery import (
@@ -41,15 +53,29 @@ from a2core.errors import A2Error, InvalidName, InvalidPayload, check_name, stor
 from a2core.events import Appended, Conflict, decide_append
 from a2core.failures import SendFailure, send_failure
 from a2core.ids import derive_id, produced_event_id, timer_event_id, timer_id
+from a2core.jobs import (
+    CalledOff,
+    Enqueued,
+    Run,
+    RunState,
+    TooLate,
+    Triggered,
+    decide_call_off,
+    decide_enqueue,
+    decide_trigger,
+    look_at_run,
+)
 from a2core.jsontext import Json, decode_json, encode_json, path_step, same_json
 from a2core.oidc import TOKEN_HEADER as OIDC_HEADER
 from a2core.outcomes import (
     Buried,
+    Noted,
     Retrying,
     Settled,
     Stale,
     decide_fail,
     decide_give_up,
+    decide_note,
     decide_settle,
     decide_snooze,
 )
@@ -75,6 +101,8 @@ from a2core.records import (
     EndingKind,
     Entry,
     Failure,
+    Recur,
+    Recurrence,
     Roster,
     Timer,
     TimerRecord,
@@ -115,7 +143,7 @@ from a2core.timers import (
     decide_delivery,
     decide_schedule,
 )
-from a2core.urls import CALLBACK_PATH, Callback, InvalidUrl, callback, normalise_url
+from a2core.urls import CALLBACK_PATH, Callback, InvalidUrl, callback, normalise_url, trigger_url
 
 __all__ = [
     "ANSWERS",
@@ -123,6 +151,7 @@ __all__ = [
     "DEFAULT_MAX_BODY_BYTES",
     "OIDC_HEADER",
     "PARK_MS",
+    "RECURRENCE_ID",
     "SIGNATURE_HEADER",
     "SLOT_HEADER",
     "A2Error",
@@ -135,7 +164,9 @@ __all__ = [
     "Buried",
     "Busy",
     "Callback",
+    "CalledOff",
     "Cancelled",
+    "CatchUp",
     "Claim",
     "Claimed",
     "Conflict",
@@ -150,6 +181,7 @@ __all__ = [
     "Ended",
     "Ending",
     "EndingKind",
+    "Enqueued",
     "Entry",
     "Failure",
     "Head",
@@ -166,6 +198,7 @@ __all__ = [
     "MessageTooLarge",
     "Needs",
     "NotDead",
+    "Noted",
     "Outage",
     "Plan",
     "Ports",
@@ -174,8 +207,12 @@ __all__ = [
     "PublishRules",
     "QStashCall",
     "ReadBody",
+    "ReadRule",
     "Reason",
+    "Recur",
+    "Recurrence",
     "Redriven",
+    "Registered",
     "Released",
     "Renewed",
     "Resolved",
@@ -183,6 +220,9 @@ __all__ = [
     "RetryPolicy",
     "Retrying",
     "Roster",
+    "Run",
+    "RunState",
+    "Schedule",
     "ScheduleAnswer",
     "ScheduleRefusal",
     "ScheduleRequest",
@@ -200,37 +240,48 @@ __all__ = [
     "TimerRecord",
     "Tombstone",
     "TooLarge",
+    "TooLate",
+    "Triggered",
     "Verify",
+    "Waits",
     "Wake",
     "WakeAt",
     "WakeBy",
     "WorkItem",
     "begin_delivery",
     "callback",
+    "caught_up",
     "check_headers",
     "check_name",
     "check_schedule_request",
     "check_slot_window",
     "decide_append",
+    "decide_call_off",
     "decide_cancel",
     "decide_claim",
     "decide_delivery",
+    "decide_enqueue",
     "decide_fail",
     "decide_give_up",
     "decide_hand_over",
+    "decide_note",
     "decide_redrive",
+    "decide_register",
     "decide_release",
     "decide_renew",
     "decide_resolve",
     "decide_schedule",
     "decide_settle",
+    "decide_slot",
     "decide_snooze",
+    "decide_trigger",
     "declared_too_large",
     "decode_json",
     "derive_id",
     "drive",
     "encode_json",
     "encode_message",
+    "look_at_run",
     "moved_wake",
     "normalise_url",
     "parse_events",
@@ -240,13 +291,16 @@ __all__ = [
     "publish_dispatch",
     "publish_task",
     "qstash_call",
+    "recur_by",
     "reply_failure",
     "same_json",
     "send_failure",
     "sign_schedule",
+    "slot_event_id",
     "slot_ms",
     "storable_text",
     "timer_event_id",
     "timer_id",
+    "trigger_url",
     "verify_schedule",
 ]

@@ -2,8 +2,17 @@
 
 from dataclasses import dataclass, field
 from math import inf, nan
+from typing import Protocol
 
 from a2core.ids import spread
+
+
+class Waits(Protocol):
+    """How long to wait after a failure."""
+
+    def delay_ms(self, failures: int, key: str) -> int:
+        """Milliseconds to wait after the `failures`-th failure (1 or more) of the event with id `key`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +52,20 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """The budgets of one handler (engine.md 2).
+    """The budgets of one handler, and what becomes of its events (engine.md 2 and 4).
 
     `max_failures` answers of failure, or `max_lost` claims that ended without an answer, and the event is a dead
-    letter. Raises ValueError for a budget below 1.
+    letter; one that goes `aside` does not block its lane, and `on_dead` is the type of an event that is appended then.
+    `keep_ms` is how long an event that was settled, and what its handler produced, stays in the log, for good if None.
+    Raises ValueError for a budget below 1.
     """
 
     max_failures: int = 10
     max_lost: int = 10
-    backoff: Backoff = field(default_factory=Backoff)
+    backoff: Waits = field(default_factory=Backoff)
+    aside: bool = False
+    on_dead: str | None = None
+    keep_ms: int | None = None
 
     def __post_init__(self) -> None:
         if self.max_failures < 1 or self.max_lost < 1:

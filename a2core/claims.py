@@ -4,9 +4,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
+from a2core.dead_letters import bury, reported
 from a2core.events import Conflict, write_batch
 from a2core.plan import Plan, Snapshot, WakeAt, WakeBy
-from a2core.records import Claim, DeadLetter, Entry, Failure, Roster, Timer, WorkItem
+from a2core.records import Claim, Entry, Failure, Roster, Timer, WorkItem
 
 PARK_MS = 300_000
 """How long work of an unknown type waits before the session is looked at again (engine.md 2)."""
@@ -40,32 +41,38 @@ def decide_claim(
     Per lane only the first open item is eligible. A claim that expired counts as lost; past its budget the item is
     buried without running, so an event that kills its process ends as a dead letter too. Needs the heads.
     """
-    entries, arrivals = _deliver_timers(snapshot, now_ms, roster)
+    entries, arrivals, following = _deliver_timers(snapshot, now_ms, roster)
     heads = [_unparked(item, roster) for item in _with_arrivals(snapshot.heads, arrivals)]
     turns = [(item, _turn(item, roster, now_ms)) for item in heads]
     ready = [item for item, turn in turns if turn is _Turn.READY]
     claim = Claim(holder, expires_at_ms)
     claimed = tuple(_claimed(item, claim) for item in ready[:limit])
-    buried = tuple(_buried(item, now_ms) for item, turn in turns if turn is _Turn.SPENT)
+    buried = tuple(_buried(item, roster, now_ms) for item, turn in turns if turn is _Turn.SPENT)
+    reports = _reports(buried, snapshot.last_seq + len(entries), roster)
     parked = tuple(_parked(item, now_ms) for item, turn in turns if turn is _Turn.UNKNOWN)
     waiting = [item for item, turn in turns if turn is _Turn.WAITING]
-    now_open = {item.seq: item for item in (*heads, *arrivals, *claimed, *buried, *parked)}
+    now_open = {item.seq: item for item in (*heads, *arrivals, *claimed, *buried, *parked, *reports)}
     before = {item.seq: item for item in snapshot.heads}
+    went_aside = any(now_open[item.seq].lane != item.lane for item in heads)  # who follows in its lane is not known yet
+    next_timer_at_ms = _earliest((snapshot.next_timer_at_ms, *(timer.due_at_ms for timer in following)))
     answer = Claimed(
         items=claimed,
         buried=buried,
         parked=frozenset(item.entry.type for item in parked),
-        appended=entries,
+        appended=(*entries, *(item.entry for item in reports)),
         busy=any(turn is _Turn.BUSY for _, turn in turns),
-        more=len(ready) > limit or _is_past(snapshot.next_timer_at_ms, now_ms),
+        more=len(ready) > limit or went_aside or bool(reports) or _is_past(next_timer_at_ms, now_ms),
         retry_at_ms=_earliest(item.due_at_ms for item in (*waiting, *parked)),
     )
     return Plan(
         answer,
-        entries=entries,
+        entries=answer.appended,
         items=tuple(item for item in now_open.values() if before.get(item.seq) != item),
-        delivered=tuple(timer.id for timer in snapshot.due_timers),
-        wake=_next_wake([now_open[item.seq] for item in heads], snapshot.next_timer_at_ms),
+        timers=following,
+        delivered=tuple(timer.id for timer in snapshot.due_timers if timer.id not in {one.id for one in following}),
+        wake=WakeAt(now_ms)
+        if went_aside or reports
+        else _next_wake([now_open[item.seq] for item in heads], next_timer_at_ms),
     )
 
 
@@ -127,20 +134,31 @@ def held_item(snapshot: Snapshot, seq: int, attempt: int) -> WorkItem | None:
     return item if item is not None and item.claim is not None and item.attempt == attempt else None
 
 
-def _deliver_timers(snapshot: Snapshot, now_ms: int, roster: Roster) -> tuple[tuple[Entry, ...], tuple[WorkItem, ...]]:
-    """What the due timers append. A timer whose ids are in the log was delivered before, and appends nothing."""
+def _deliver_timers(
+    snapshot: Snapshot, now_ms: int, roster: Roster
+) -> tuple[tuple[Entry, ...], tuple[WorkItem, ...], tuple[Timer, ...]]:
+    """What the due timers append, and the recurring ones as they go on.
+
+    A timer whose ids are in the log was delivered before, and appends nothing.
+    """
     known = dict(snapshot.entries)
     entries: list[Entry] = []
     items: list[WorkItem] = []
+    following: list[Timer] = []
     for timer in sorted(snapshot.due_timers, key=_timer_order):
-        written = write_batch(known, snapshot.last_seq + len(entries), now_ms, timer.drafts, roster, cause=None)
+        drafts = timer.drafts
+        if timer.rule is not None and roster.recur is not None:
+            recurrence = roster.recur(timer, now_ms)
+            drafts = recurrence.drafts
+            following += () if recurrence.following is None else (recurrence.following,)
+        written = write_batch(known, snapshot.last_seq + len(entries), now_ms, drafts, roster, cause=None)
         if isinstance(written, Conflict):
             continue
         _, new, pending = written
         entries += new
         items += pending
         known |= {entry.id: entry for entry in new}
-    return tuple(entries), tuple(items)
+    return tuple(entries), tuple(items), tuple(following)
 
 
 def _timer_order(timer: Timer) -> tuple[int, str]:
@@ -205,10 +223,18 @@ def _parked(item: WorkItem, now_ms: int) -> WorkItem:
     return replace(item, lost=_lost(item), claim=None, parked_until_ms=now_ms + PARK_MS)
 
 
-def _buried(item: WorkItem, now_ms: int) -> WorkItem:
+def _buried(item: WorkItem, roster: Roster, now_ms: int) -> WorkItem:
     lost = _lost(item)
     failure = Failure("Lost", f"{lost} claims ended without an answer: the process died, was killed, or hung")
-    return replace(item, lost=lost, claim=None, dead=DeadLetter(failure, now_ms))
+    return bury(replace(item, lost=lost), roster.handled[item.entry.type], failure, now_ms)
+
+
+def _reports(buried: Iterable[WorkItem], last_seq: int, roster: Roster) -> tuple[WorkItem, ...]:
+    """The events that tell of the dead letters, after `last_seq`."""
+    reports: list[WorkItem] = []
+    for dead in buried:
+        reports += reported(dead, roster.handled[dead.entry.type], last_seq + len(reports) + 1, roster)
+    return tuple(reports)
 
 
 def _is_past(at_ms: int | None, now_ms: int) -> bool:

@@ -1,9 +1,12 @@
-"""Dead letters: an operator skips one, or gives its event fresh budgets."""
+"""Dead letters: how one is made, and how an operator skips it or gives its event fresh budgets."""
 
 from dataclasses import dataclass, replace
 
+from a2core.backoff import RetryPolicy
+from a2core.ids import derive_id
+from a2core.jsontext import encode_json
 from a2core.plan import Plan, Snapshot, WakeBy
-from a2core.records import Ending, EndingKind, Entry, WorkItem
+from a2core.records import DeadLetter, Ending, EndingKind, Entry, Failure, Roster, WorkItem
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,28 @@ class NotDead:
     event_id: str
 
 
+def bury(item: WorkItem, policy: RetryPolicy, failure: Failure, now_ms: int) -> WorkItem:
+    """The item as a dead letter: in its lane, which it blocks, or aside in a lane of its own."""
+    lane = f"aside:{item.seq}" if policy.aside else item.lane
+    return replace(item, lane=lane, claim=None, dead=DeadLetter(failure, now_ms))
+
+
+def reported(dead: WorkItem, policy: RetryPolicy, seq: int, roster: Roster) -> tuple[WorkItem, ...]:
+    """The event of `seq` that tells of a dead letter, as open work, where its policy wants one.
+
+    It has a lane of its own. Its payload holds that of the dead event, as `payload`, with `event`, `attempts`,
+    `error` and `message`.
+    """
+    if policy.on_dead is None or policy.on_dead not in roster.handled or dead.dead is None:
+        return ()
+    failure = dead.dead.failure
+    told = {"event": dead.entry.id, "attempts": dead.attempt, "error": failure.type, "message": failure.message}
+    text = f'{encode_json(told)[:-1]},"payload":{dead.entry.payload}}}'
+    id_ = derive_id("a2:dead-event:v1", dead.entry.id, dead.attempt)
+    entry = Entry(id_, policy.on_dead, text, dead.entry.id, dead.dead.at_ms, seq)
+    return (WorkItem(entry, f"dead:{dead.seq}", ready_at_ms=dead.dead.at_ms),)
+
+
 def decide_resolve(snapshot: Snapshot, now_ms: int, *, event_id: str, reason: str) -> Plan[Resolved | NotDead]:
     """Settle a dead letter with a reason. Needs the event id."""
     item = _dead_item(snapshot, event_id)
@@ -46,8 +71,12 @@ def decide_redrive(snapshot: Snapshot, now_ms: int, *, event_id: str) -> Plan[Re
     item = _dead_item(snapshot, event_id)
     if item is None:
         return Plan(NotDead(event_id))
-    fresh = replace(item, failures=0, lost=0, ready_at_ms=now_ms, parked_until_ms=None, dead=None)
-    return Plan(Redriven(item.entry), items=(fresh,), wake=WakeBy(now_ms))
+    return Plan(Redriven(item.entry), items=(redriven(item, now_ms),), wake=WakeBy(now_ms))
+
+
+def redriven(item: WorkItem, now_ms: int) -> WorkItem:
+    """The item with fresh budgets, claimable now; one that went aside stays in the lane that it has there."""
+    return replace(item, failures=0, lost=0, ready_at_ms=now_ms, parked_until_ms=None, dead=None)
 
 
 def _dead_item(snapshot: Snapshot, event_id: str) -> WorkItem | None:

@@ -71,7 +71,7 @@ def write_batch(
             seen[draft.id] = entry
             new.append(entry)
             if not roster.settles_at_append(draft.type):
-                items.append(WorkItem(entry, draft.lane, ready_at_ms=now_ms))
+                items.append(WorkItem(entry, draft.lane, ready_at_ms=now_ms, key=draft.key))
         elif entry.type != draft.type or not same_json(entry.payload, draft.payload):
             return Conflict(draft.id)
         entries.append(entry)

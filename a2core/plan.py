@@ -13,24 +13,30 @@ Answer_co = TypeVar("Answer_co", covariant=True)
 class Needs:
     """What a store loads for a decision, besides the last seq.
 
-    `ids`: events by id, and their open work; `seqs`: open work by seq; `timers`: timers by id;
-    `heads`: the first open item of each lane, the timers that are due (a bounded number) and the next one's time.
+    `ids`: events by id, and their open work; `seqs`: open work by seq; `timers`: timers by id; `keys`: which open
+    event, or waiting timer, has such a key; `heads`: the first open item of each lane, the timers that are due (a
+    bounded number) and the next one's time.
     """
 
     ids: tuple[str, ...] = ()
     seqs: tuple[int, ...] = ()
     timers: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
     heads: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a store found of it, in one transaction. `entries` also holds the events that due timers would append."""
+    """What a store found of it, in one transaction. `entries` also holds the events that due timers would append.
+
+    `keyed` maps a key to the id of the event whose work is open and not dead, or of the timer that waits.
+    """
 
     last_seq: int = 0
     entries: Mapping[str, Entry] = field(default_factory=dict)
     items: Mapping[int, WorkItem] = field(default_factory=dict)
     timers: Mapping[str, TimerRecord] = field(default_factory=dict)
+    keyed: Mapping[str, str] = field(default_factory=dict)
     heads: tuple[WorkItem, ...] = ()
     due_timers: tuple[Timer, ...] = ()
     next_timer_at_ms: int | None = None
@@ -67,7 +73,8 @@ class Plan(Generic[Answer_co]):
     """Rows to write in the transaction that loaded the snapshot, and what the caller is told.
 
     `entries` are inserted; `items` and `timers` are inserted or replaced; `settled` work and `delivered` timers are
-    deleted; `endings` are noted on log entries by seq; `wake` moves the session's next wake-up, None leaves it.
+    deleted; `endings` are noted on log entries by seq, and so is when they expire, after which a purge may remove them;
+    `wake` moves the session's next wake-up, None leaves it. An item may change its lane.
     """
 
     answer: Answer_co
@@ -75,6 +82,7 @@ class Plan(Generic[Answer_co]):
     items: tuple[WorkItem, ...] = ()
     settled: tuple[int, ...] = ()
     endings: Mapping[int, Ending] = field(default_factory=dict)
+    expires: Mapping[int, int] = field(default_factory=dict)
     timers: tuple[TimerRecord, ...] = ()
     delivered: tuple[str, ...] = ()
     wake: Wake | None = None
@@ -83,5 +91,12 @@ class Plan(Generic[Answer_co]):
     def writes(self) -> bool:
         """Whether there is anything to write."""
         return bool(
-            self.entries or self.items or self.settled or self.endings or self.timers or self.delivered or self.wake
+            self.entries
+            or self.items
+            or self.settled
+            or self.endings
+            or self.expires
+            or self.timers
+            or self.delivered
+            or self.wake
         )

@@ -1,6 +1,6 @@
 """The rows of a session as values, which a store keeps: log entries, open work, timers."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
@@ -27,12 +27,16 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """An event before it is in the log. `payload` is canonical JSON text, `lane` its ordering key."""
+    """An event before it is in the log. `payload` is canonical JSON text, `lane` its ordering key.
+
+    `key`: while its work is open, or it waits in a timer, that is found by this key (`Needs.keys`).
+    """
 
     id: str
     type: str
     payload: str
     lane: str
+    key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,7 @@ class WorkItem:
     """The handling state of one unsettled event.
 
     `attempt` counts claims and never falls: it is the fencing token. `failures` and `lost` are the two budgets spent.
+    `progress` is JSON text, the last that a holder noted.
     """
 
     entry: Entry
@@ -88,6 +93,8 @@ class WorkItem:
     claim: Claim | None = None
     parked_until_ms: int | None = None
     dead: DeadLetter | None = None
+    key: str | None = None
+    progress: str | None = None
 
     @property
     def seq(self) -> int:
@@ -110,12 +117,21 @@ class WorkItem:
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """Events that enter the log at `due_at_ms`. `delay_ms` is the delay that was asked for, None for an instant."""
+    """Events that enter the log at `due_at_ms`. `delay_ms` is the delay that was asked for, None for an instant.
+
+    One with a `rule` recurs: its roster's `recur` reads the rule, and says what it appends and when it is due next.
+    """
 
     id: str
     due_at_ms: int
     delay_ms: int | None
     drafts: tuple[Draft, ...]
+    rule: str | None = None
+
+    @property
+    def key(self) -> str | None:
+        """The key by which it is found while it waits."""
+        return next((draft.key for draft in self.drafts if draft.key is not None), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,15 +145,28 @@ TimerRecord: TypeAlias = Timer | Tombstone
 
 
 @dataclass(frozen=True, slots=True)
+class Recurrence:
+    """What a recurring timer that is due appends, and the timer that takes its place, if it goes on."""
+
+    drafts: tuple[Draft, ...]
+    following: Timer | None
+
+
+Recur: TypeAlias = Callable[[Timer, int], Recurrence]
+"""Reads a due timer's rule at `now_ms`. Pure: it may be called again, and by another process."""
+
+
+@dataclass(frozen=True, slots=True)
 class Roster:
     """What one version of the code knows of a contract.
 
     `handled`: its handlers' policies by event type; `unhandled`: the types it declares without a handler. Any other
-    type was stored by a newer version.
+    type was stored by a newer version. `recur` reads the rules of its recurring timers.
     """
 
     handled: Mapping[str, RetryPolicy]
     unhandled: frozenset[str]
+    recur: Recur | None = None
 
     def settles_at_append(self, event_type: str) -> bool:
         """Whether an event of this type is settled by being in the log (engine.md 1)."""

@@ -1,7 +1,8 @@
 """The embedded scheduler: the store's own wake-ups, looked after by whatever process runs."""
 
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import anyio
@@ -27,7 +28,7 @@ class EmbeddedScheduler:
     its own it knows at once. `concurrency` is how many woken sessions one process drains at a time.
     """
 
-    poll: Duration = "5s"
+    poll: Duration = "250ms"
     concurrency: int = 64
 
     def __post_init__(self) -> None:
@@ -40,10 +41,19 @@ class EmbeddedScheduler:
         return duration_ms(self.poll)
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Contracts whose wake-ups are taken together, `most` of them at one time; None for any number."""
+
+    contracts: tuple[str, ...]
+    most: int | None = None
+
+
 class WakeLoop:
     """Sleeps until the next wake-up of the store, takes what is due, and hands each session to `deliver`.
 
-    `late_ms` lets a wake-up pass for that long before it counts: a sweep behind a provider only takes what it lost.
+    `shares` says which contracts, the most urgent first. `late_ms` lets a wake-up pass for that long before it counts:
+    a sweep behind a provider only takes what it lost.
     """
 
     def __init__(
@@ -52,7 +62,7 @@ class WakeLoop:
         clock: Clock,
         deliver: Callable[[SessionKey], Awaitable[object]],
         *,
-        contracts: Callable[[], Collection[str]],
+        shares: Callable[[], Sequence[Share]],
         poll_ms: int,
         lease_ms: int,
         concurrency: int,
@@ -61,11 +71,13 @@ class WakeLoop:
         self._store = store
         self._clock = clock
         self._deliver = deliver
-        self._contracts = contracts
+        self._shares = shares
         self._poll_ms = poll_ms
         self._lease_ms = lease_ms
         self._late_ms = late_ms
         self._free = concurrency
+        self._taken: Counter[Share] = Counter()
+        self._full: set[Share] = set()
         self._bell = anyio.Event()
         self._look_by_ms = 0
         self._stopped = False
@@ -101,16 +113,25 @@ class WakeLoop:
 
     async def _take(self, tasks: TaskGroup) -> None:
         """Take what is due, as far as there is room for it, and learn when the next one is."""
-        if not self._free:
-            return
-        wakes = await self._store.claim_wakes(
-            self._contracts(), limit=self._free, lease_ms=self._lease_ms, late_ms=self._late_ms
-        )
-        for key in wakes.due:
-            self._free -= 1
-            tasks.start_soon(self._attend, key)
-        if wakes.next_in_ms is not None and self._free:
-            self._look_by_ms = min(self._look_by_ms, self._clock.now_ms() + wakes.next_in_ms)
+        for share in self._shares():
+            limit = self._room(share)
+            if limit <= 0:
+                self._full.add(share)
+                continue
+            wakes = await self._store.claim_wakes(
+                share.contracts, limit=limit, lease_ms=self._lease_ms, late_ms=self._late_ms
+            )
+            for key in wakes.due:
+                self._free -= 1
+                self._taken[share] += 1
+                tasks.start_soon(self._attend, share, key)
+            if self._room(share) <= 0:
+                self._full.add(share)
+            elif wakes.next_in_ms is not None:
+                self._look_by_ms = min(self._look_by_ms, self._clock.now_ms() + wakes.next_in_ms)
+
+    def _room(self, share: Share) -> int:
+        return self._free if share.most is None else min(self._free, share.most - self._taken[share])
 
     async def _sleep(self) -> None:
         """Until the next look is due, which may come to be earlier meanwhile."""
@@ -119,10 +140,12 @@ class WakeLoop:
             with anyio.move_on_after(left_ms / 1_000):
                 await self._bell.wait()
 
-    async def _attend(self, key: SessionKey) -> None:
+    async def _attend(self, share: Share, key: SessionKey) -> None:
         try:
             await self._deliver(key)
         finally:
             self._free += 1
-            if self._free == 1:
+            self._taken[share] -= 1
+            if self._full:  # there may be more of what was left for want of room
+                self._full.clear()
                 self.wake_in(-self._late_ms)

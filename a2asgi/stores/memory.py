@@ -16,12 +16,18 @@ DUE_TIMERS = 100
 
 @dataclass(slots=True)
 class _Session:
-    log: list[Entry] = field(default_factory=list)
+    last_seq: int = 0
+    log: dict[int, Entry] = field(default_factory=dict)
     seqs: dict[str, int] = field(default_factory=dict)
+    expires: dict[int, int] = field(default_factory=dict)
     work: dict[int, WorkItem] = field(default_factory=dict)
     lanes: dict[str, dict[int, None]] = field(default_factory=dict)
     timers: dict[str, TimerRecord] = field(default_factory=dict)
     wake_at_ms: int | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.log or self.work or self.timers)
 
     def snapshot(self, needs: Needs, now_ms: int) -> Snapshot:
         due: list[Timer] = []
@@ -31,37 +37,58 @@ class _Session:
             due = [timer for timer in waiting if timer.due_at_ms <= now_ms][:DUE_TIMERS]
             later = waiting[len(due) :]
         ids = [*needs.ids, *(draft.id for timer in due for draft in timer.drafts)]
-        entries = {id_: self.log[self.seqs[id_] - 1] for id_ in ids if id_ in self.seqs}
+        entries = {id_: self.log[self.seqs[id_]] for id_ in ids if id_ in self.seqs}
         seqs = (*needs.seqs, *(entry.seq for entry in entries.values()))
         return Snapshot(
-            last_seq=len(self.log),
+            last_seq=self.last_seq,
             entries=entries,
             items={seq: self.work[seq] for seq in seqs if seq in self.work},
             timers={id_: self.timers[id_] for id_ in needs.timers if id_ in self.timers},
+            keyed=self.keyed(needs.keys) if needs.keys else {},
             heads=tuple(self.work[next(iter(lane))] for lane in self.lanes.values()) if needs.heads else (),
             due_timers=tuple(due),
             next_timer_at_ms=later[0].due_at_ms if later else None,
         )
 
+    def keyed(self, keys: Collection[str]) -> dict[str, str]:
+        work = {item.key: item.entry.id for item in self.work.values() if item.key in keys and item.dead is None}
+        waiting = {t.key: t.id for t in self.timers.values() if isinstance(t, Timer) and t.key in keys}
+        return {key: id_ for key, id_ in (work | waiting).items() if key is not None}
+
     def write(self, plan: Plan[object]) -> None:
         for entry in plan.entries:
-            self.log.append(entry)
-            self.seqs[entry.id] = entry.seq
+            self.log[entry.seq] = entry
+            self.seqs[entry.id] = self.last_seq = entry.seq
         for seq in plan.settled:
-            lane = self.work.pop(seq).lane
-            del self.lanes[lane][seq]
-            if not self.lanes[lane]:
-                del self.lanes[lane]
+            self._leave_lane(self.work.pop(seq))
         for item in plan.items:
+            before = self.work.get(item.seq)
+            if before is not None and before.lane != item.lane:
+                self._leave_lane(before)
             self.work[item.seq] = item
-            self.lanes.setdefault(item.lane, {}).setdefault(item.seq)
+            lane = self.lanes.setdefault(item.lane, {})
+            if item.seq not in lane:
+                lane[item.seq] = None
+                if before is not None:  # it came from another lane, perhaps as the first of this one
+                    self.lanes[item.lane] = dict.fromkeys(sorted(lane))
         for seq, ending in plan.endings.items():
-            self.log[seq - 1] = replace(self.log[seq - 1], ending=ending)
+            self.log[seq] = replace(self.log[seq], ending=ending)
+        self.expires.update(plan.expires)
         for timer in plan.timers:
             self.timers[timer.id] = timer
         for timer_id in plan.delivered:
             del self.timers[timer_id]
         self.wake_at_ms = moved_wake(self.wake_at_ms, plan.wake)
+
+    def purge(self, seq: int) -> None:
+        del self.expires[seq]
+        del self.seqs[self.log.pop(seq).id]
+
+    def _leave_lane(self, item: WorkItem) -> None:
+        lane = self.lanes[item.lane]
+        del lane[item.seq]
+        if not lane:
+            del self.lanes[item.lane]
 
 
 class MemoryStore:
@@ -69,6 +96,7 @@ class MemoryStore:
 
     def __init__(self, *, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
+        self.offset_ms: int = 0
         self._lock = Lock()
         self._sessions: dict[SessionKey, _Session] = {}
 
@@ -92,7 +120,7 @@ class MemoryStore:
     def transact_blocking(self, key: SessionKey, needs: Needs, decide: Decide[Answer]) -> Answer:
         """As Store.transact_blocking."""
         with self._lock:
-            now_ms = self._clock.now_ms()
+            now_ms = self._now_ms()
             session = self._sessions.get(key) or _Session()
             plan = decide(session.snapshot(needs, now_ms), now_ms)
             if plan.writes:
@@ -105,13 +133,15 @@ class MemoryStore:
         await checkpoint()
         with self._lock:
             session = self._sessions.get(key)
-            return session.log[after_seq : after_seq + limit] if session is not None else []
+            if session is None:
+                return []
+            return [entry for seq, entry in session.log.items() if seq > after_seq][:limit]
 
     async def claim_wakes(self, contracts: Collection[str], *, limit: int, lease_ms: int, late_ms: int = 0) -> Wakes:
         """As Store.claim_wakes."""
         await checkpoint()
         with self._lock:
-            now_ms = self._clock.now_ms()
+            now_ms = self._now_ms()
             waiting = sorted(
                 (session.wake_at_ms + late_ms, key.contract, key.session_id)
                 for key, session in self._sessions.items()
@@ -122,6 +152,27 @@ class MemoryStore:
                 self._sessions[key].wake_at_ms = now_ms + lease_ms
             left = [at for at, _, _ in waiting[len(due) :]] + [now_ms + lease_ms + late_ms] * bool(due)
             return Wakes(tuple(due), min(left) - now_ms if left else None)
+
+    async def purge(self, limit: int) -> int:
+        """As Store.purge."""
+        await checkpoint()
+        with self._lock:
+            now_ms = self._now_ms()
+            expired = sorted(
+                (at_ms, key.contract, key.session_id, seq)
+                for key, session in self._sessions.items()
+                for seq, at_ms in session.expires.items()
+                if at_ms <= now_ms
+            )[:limit]
+            for _, contract, session_id, seq in expired:
+                key = SessionKey(contract, session_id)
+                self._sessions[key].purge(seq)
+                if self._sessions[key].is_empty:
+                    del self._sessions[key]
+            return len(expired)
+
+    def _now_ms(self) -> int:
+        return self._clock.now_ms() + self.offset_ms
 
     async def dead_letters(
         self, contract: str | None = None, *, after: tuple[SessionKey, int] | None = None, limit: int = 100
@@ -154,7 +205,7 @@ class MemoryStore:
         start = ("", "") if after is None else (after.contract, after.session_id)
         with self._lock:
             found = [
-                SessionInfo(key, len(session.log), session.wake_at_ms)
+                SessionInfo(key, session.last_seq, session.wake_at_ms)
                 for key, session in self._sessions.items()
                 if contract in {None, key.contract} and (key.contract, key.session_id) > start
             ]

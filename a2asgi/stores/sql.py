@@ -62,26 +62,29 @@ SCHEMA = (
     "CREATE INDEX a2_sessions_wake ON a2_sessions (contract, wake_at_ms) WHERE wake_at_ms IS NOT NULL",
     "CREATE TABLE a2_log (session {integer} NOT NULL, seq {integer} NOT NULL, id TEXT NOT NULL, type TEXT NOT NULL,"
     " payload TEXT NOT NULL, cause TEXT, created_at_ms {integer} NOT NULL, ending_kind TEXT, ending_reason TEXT,"
-    " UNIQUE (session, seq), UNIQUE (session, id))",
+    " expires_at_ms {integer}, UNIQUE (session, seq), UNIQUE (session, id))",
+    "CREATE INDEX a2_log_expired ON a2_log (expires_at_ms) WHERE expires_at_ms IS NOT NULL",
     "CREATE TABLE a2_work (session {integer} NOT NULL, seq {integer} NOT NULL, lane TEXT NOT NULL,"
     " head {integer} NOT NULL, attempt {integer} NOT NULL, failures {integer} NOT NULL, lost {integer} NOT NULL,"
     " ready_at_ms {integer} NOT NULL, holder TEXT, expires_at_ms {integer}, parked_until_ms {integer},"
-    " dead_type TEXT, dead_message TEXT, dead_at_ms {integer}, PRIMARY KEY (session, seq))",
+    " dead_type TEXT, dead_message TEXT, dead_at_ms {integer}, key TEXT, progress TEXT, PRIMARY KEY (session, seq))",
+    "CREATE INDEX a2_work_key ON a2_work (session, key) WHERE key IS NOT NULL",
     "CREATE INDEX a2_work_lane ON a2_work (session, lane, seq)",
     "CREATE INDEX a2_work_head ON a2_work (session, seq) WHERE head = 1",
     "CREATE INDEX a2_work_dead ON a2_work (session, seq) WHERE dead_at_ms IS NOT NULL",
     "CREATE TABLE a2_timers (session {integer} NOT NULL, id TEXT NOT NULL, due_at_ms {integer},"
-    " delay_ms {integer}, drafts TEXT, PRIMARY KEY (session, id))",
+    " delay_ms {integer}, drafts TEXT, key TEXT, rule TEXT, PRIMARY KEY (session, id))",
+    "CREATE INDEX a2_timers_key ON a2_timers (session, key) WHERE key IS NOT NULL",
     "CREATE INDEX a2_timers_due ON a2_timers (session, due_at_ms) WHERE due_at_ms IS NOT NULL",
 )
 
 _LOG = "l.id, l.type, l.payload, l.cause, l.created_at_ms, l.seq, l.ending_kind, l.ending_reason"
 _WORK = (
     "w.lane, w.attempt, w.failures, w.lost, w.ready_at_ms, w.holder, w.expires_at_ms, w.parked_until_ms,"
-    " w.dead_type, w.dead_message, w.dead_at_ms"
+    " w.dead_type, w.dead_message, w.dead_at_ms, w.key, w.progress"
 )
 _WORK_OF = f"SELECT {_LOG}, {_WORK} FROM a2_work w JOIN a2_log l ON l.session = w.session AND l.seq = w.seq"
-_TIMER = "id, due_at_ms, delay_ms, drafts"
+_TIMER = "id, due_at_ms, delay_ms, drafts, rule"
 
 
 def migrate(dialect: Dialect) -> Steps[None]:
@@ -163,6 +166,23 @@ def claim_wakes(contracts: Collection[str], limit: int, lease_ms: int, late_ms: 
     return Wakes(tuple(key for _, _, key in taken), None if at_ms is None else at_ms - now_ms)
 
 
+def purge(dialect: Dialect, limit: int, now_ms: int) -> Steps[int]:
+    """Remove expired events, and then the sessions of theirs that hold nothing more."""
+    rows = yield Statement(
+        "SELECT session, seq FROM a2_log WHERE expires_at_ms <= ? ORDER BY expires_at_ms LIMIT ?", (now_ms, limit)
+    )
+    if rows:
+        yield Statement("DELETE FROM a2_log WHERE session = ? AND seq = ?", rows, many=True)
+        yield Statement(
+            f"DELETE FROM a2_sessions WHERE id {dialect.any_of}"
+            " AND NOT EXISTS (SELECT 1 FROM a2_log l WHERE l.session = a2_sessions.id)"
+            " AND NOT EXISTS (SELECT 1 FROM a2_work w WHERE w.session = a2_sessions.id)"
+            " AND NOT EXISTS (SELECT 1 FROM a2_timers t WHERE t.session = a2_sessions.id)",
+            (list_param({session for session, _ in rows}),),
+        )
+    return len(rows)
+
+
 def dead_letters(
     contract: str | None, after: tuple[SessionKey, int] | None, limit: int
 ) -> Steps[list[tuple[SessionKey, WorkItem]]]:
@@ -227,11 +247,21 @@ def _load(dialect: Dialect, session: int, last_seq: int, needs: Needs, now_ms: i
             f"SELECT {_TIMER} FROM a2_timers WHERE session = ? AND id {dialect.any_of}",
             (session, list_param(needs.timers)),
         )
+    keyed: Rows = ()
+    if needs.keys:
+        keys = list_param(needs.keys)
+        keyed = yield Statement(
+            "SELECT w.key, l.id FROM a2_work w JOIN a2_log l ON l.session = w.session AND l.seq = w.seq"
+            f" WHERE w.session = ? AND w.key {dialect.any_of} AND w.dead_at_ms IS NULL"
+            f" UNION ALL SELECT key, id FROM a2_timers WHERE session = ? AND key {dialect.any_of}",
+            (session, keys, session, keys),
+        )
     return Snapshot(
         last_seq=last_seq,
         entries=entries,
         items={item.seq: item for item in map(_item, items)},
         timers={timer.id: timer for timer in map(_timer, known)},
+        keyed={key: id_ for key, id_ in keyed},
         heads=tuple(map(_item, heads)),
         due_timers=tuple(due),
         next_timer_at_ms=next_timer_at_ms,
@@ -245,44 +275,60 @@ def _write(session: int, snapshot: Snapshot, plan: Plan[object]) -> Steps[None]:
             [(session, e.seq, e.id, e.type, e.payload, e.cause, e.created_at_ms) for e in plan.entries],
             many=True,
         )
-    for seq in plan.settled:
-        lane = snapshot.items[seq].lane
-        yield Statement("DELETE FROM a2_work WHERE session = ? AND seq = ?", (session, seq))
-        yield Statement(
-            "UPDATE a2_work SET head = 1 WHERE session = ? AND seq ="
-            " (SELECT min(seq) FROM a2_work WHERE session = ? AND lane = ?)",
-            (session, session, lane),
-        )
-    for item in plan.items:
-        if item.seq > snapshot.last_seq:
-            yield Statement(
-                "INSERT INTO a2_work (attempt, failures, lost, ready_at_ms, holder, expires_at_ms, parked_until_ms,"
-                " dead_type, dead_message, dead_at_ms, session, seq, lane, head)"
-                " SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,"
-                " CASE WHEN EXISTS (SELECT 1 FROM a2_work WHERE session = ? AND lane = ?) THEN 0 ELSE 1 END",
-                (*_state(item), session, item.seq, item.lane, session, item.lane),
-            )
-        else:
-            yield Statement(
-                "UPDATE a2_work SET attempt = ?, failures = ?, lost = ?, ready_at_ms = ?, holder = ?,"
-                " expires_at_ms = ?, parked_until_ms = ?, dead_type = ?, dead_message = ?, dead_at_ms = ?"
-                " WHERE session = ? AND seq = ?",
-                (*_state(item), session, item.seq),
-            )
+    yield from _write_work(session, snapshot, plan)
     for seq, ending in plan.endings.items():
         yield Statement(
             "UPDATE a2_log SET ending_kind = ?, ending_reason = ? WHERE session = ? AND seq = ?",
             (str(ending.kind), ending.reason, session, seq),
         )
+    if plan.expires:
+        rows = [(at_ms, session, seq) for seq, at_ms in plan.expires.items()]
+        yield Statement("UPDATE a2_log SET expires_at_ms = ? WHERE session = ? AND seq = ?", rows, many=True)
     for timer in plan.timers:
         yield Statement(
-            "INSERT INTO a2_timers (session, id, due_at_ms, delay_ms, drafts) VALUES (?, ?, ?, ?, ?)"
+            "INSERT INTO a2_timers (session, id, due_at_ms, delay_ms, drafts, key, rule) VALUES (?, ?, ?, ?, ?, ?, ?)"
             " ON CONFLICT (session, id) DO UPDATE SET due_at_ms = excluded.due_at_ms,"
-            " delay_ms = excluded.delay_ms, drafts = excluded.drafts",
+            " delay_ms = excluded.delay_ms, drafts = excluded.drafts, key = excluded.key, rule = excluded.rule",
             (session, timer.id, *_timer_columns(timer)),
         )
     for timer_id in plan.delivered:
         yield Statement("DELETE FROM a2_timers WHERE session = ? AND id = ?", (session, timer_id))
+
+
+def _write_work(session: int, snapshot: Snapshot, plan: Plan[object]) -> Steps[None]:
+    known = {item.seq: item for item in snapshot.heads} | dict(snapshot.items)
+    for seq in plan.settled:
+        yield Statement("DELETE FROM a2_work WHERE session = ? AND seq = ?", (session, seq))
+        yield _promote(session, known[seq].lane)
+    for item in plan.items:
+        if item.seq > snapshot.last_seq:
+            yield Statement(
+                "INSERT INTO a2_work (attempt, failures, lost, ready_at_ms, holder, expires_at_ms, parked_until_ms,"
+                " dead_type, dead_message, dead_at_ms, key, progress, lane, session, seq, head)"
+                " SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,"
+                " CASE WHEN EXISTS (SELECT 1 FROM a2_work WHERE session = ? AND lane = ?) THEN 0 ELSE 1 END",
+                (*_state(item), session, item.seq, session, item.lane),
+            )
+        else:
+            yield Statement(
+                "UPDATE a2_work SET attempt = ?, failures = ?, lost = ?, ready_at_ms = ?, holder = ?,"
+                " expires_at_ms = ?, parked_until_ms = ?, dead_type = ?, dead_message = ?, dead_at_ms = ?,"
+                " key = ?, progress = ?, lane = ? WHERE session = ? AND seq = ?",
+                (*_state(item), session, item.seq),
+            )
+            if (lane := known[item.seq].lane) != item.lane:
+                yield _promote(session, lane)
+                yield Statement("UPDATE a2_work SET head = 0 WHERE session = ? AND seq = ?", (session, item.seq))
+                yield _promote(session, item.lane)
+
+
+def _promote(session: int, lane: str) -> Statement:
+    """Make the first open item of a lane its head."""
+    return Statement(
+        "UPDATE a2_work SET head = 1 WHERE session = ? AND seq ="
+        " (SELECT min(seq) FROM a2_work WHERE session = ? AND lane = ?)",
+        (session, session, lane),
+    )
 
 
 def _entry(row: Sequence[Any]) -> Entry:
@@ -292,7 +338,7 @@ def _entry(row: Sequence[Any]) -> Entry:
 
 
 def _item(row: Sequence[Any]) -> WorkItem:
-    lane, attempt, failures, lost, ready_at_ms, holder, expires_at_ms, parked_until_ms, *dead = row[8:19]
+    lane, attempt, failures, lost, ready_at_ms, holder, expires_at_ms, parked_until_ms, *dead, key, progress = row[8:21]
     return WorkItem(
         entry=_entry(row),
         lane=lane,
@@ -303,6 +349,8 @@ def _item(row: Sequence[Any]) -> WorkItem:
         claim=None if holder is None else Claim(holder, expires_at_ms),
         parked_until_ms=parked_until_ms,
         dead=None if dead[2] is None else DeadLetter(Failure(dead[0], dead[1]), dead[2]),
+        key=key,
+        progress=progress,
     )
 
 
@@ -316,18 +364,21 @@ def _state(item: WorkItem) -> tuple[Any, ...]:
         *((None, None) if claim is None else (claim.holder, claim.expires_at_ms)),
         item.parked_until_ms,
         *((None, None, None) if dead is None else (dead.failure.type, dead.failure.message, dead.at_ms)),
+        item.key,
+        item.progress,
+        item.lane,
     )
 
 
 def _timer(row: Sequence[Any]) -> TimerRecord:
-    id_, due_at_ms, delay_ms, drafts = row
+    id_, due_at_ms, delay_ms, drafts, rule = row
     if due_at_ms is None:
         return Tombstone(id_)
-    return Timer(id_, due_at_ms, delay_ms, tuple(Draft(*draft) for draft in json.loads(drafts)))
+    return Timer(id_, due_at_ms, delay_ms, tuple(Draft(*draft) for draft in json.loads(drafts)), rule)
 
 
-def _timer_columns(timer: TimerRecord) -> tuple[int | None, int | None, str | None]:
+def _timer_columns(timer: TimerRecord) -> tuple[Any, ...]:
     if isinstance(timer, Tombstone):
-        return None, None, None
-    drafts = [(draft.id, draft.type, draft.payload, draft.lane) for draft in timer.drafts]
-    return timer.due_at_ms, timer.delay_ms, json.dumps(drafts, ensure_ascii=False)
+        return None, None, None, None, None
+    drafts = [(draft.id, draft.type, draft.payload, draft.lane, draft.key) for draft in timer.drafts]
+    return timer.due_at_ms, timer.delay_ms, json.dumps(drafts, ensure_ascii=False), timer.key, timer.rule

@@ -51,6 +51,7 @@ class SQLiteStore:
         self._synchronous = synchronous
         self._busy_timeout_ms = duration_ms(busy_timeout)
         self._clock = clock or SystemClock()
+        self.offset_ms: int = 0
         self._lock = Lock()
         self._writer: SQLiteWorker | None = None
         self._reader: SQLiteWorker | None = None
@@ -100,14 +101,22 @@ class SQLiteStore:
     async def claim_wakes(self, contracts: Collection[str], *, limit: int, lease_ms: int, late_ms: int = 0) -> Wakes:
         """As Store.claim_wakes. While nothing is due it only reads."""
         at_ms = await self._on(self._reader, self._steps(sql.next_wake, contracts, late_ms))
-        now_ms = self._clock.now_ms()
+        now_ms = self._now_ms()
         if at_ms is None or at_ms > now_ms:
             return Wakes((), None if at_ms is None else at_ms - now_ms)
 
         def claim(connection: sqlite3.Connection) -> Wakes:
-            return _run(connection, sql.claim_wakes(contracts, limit, lease_ms, late_ms, self._clock.now_ms()))
+            return _run(connection, sql.claim_wakes(contracts, limit, lease_ms, late_ms, self._now_ms()))
 
         return await self._on(self._writer, claim)
+
+    async def purge(self, limit: int) -> int:
+        """As Store.purge."""
+
+        def job(connection: sqlite3.Connection) -> int:
+            return _run(connection, sql.purge(DIALECT, limit, self._now_ms()))
+
+        return await self._on(self._writer, job)
 
     async def dead_letters(
         self, contract: str | None = None, *, after: tuple[SessionKey, int] | None = None, limit: int = 100
@@ -121,12 +130,15 @@ class SQLiteStore:
         """As Store.sessions."""
         return await self._on(self._reader, self._steps(sql.sessions, contract, after, limit))
 
+    def _now_ms(self) -> int:
+        return self._clock.now_ms() + self.offset_ms
+
     def _steps(self, operation: Callable[..., sql.Steps[T]], *args: object) -> Job[T]:
         return lambda connection: _run(connection, operation(*args))
 
     def _transaction(self, key: SessionKey, needs: Needs, decide: Decide[Answer]) -> Job[Answer]:
         def job(connection: sqlite3.Connection) -> Answer:
-            return _run(connection, sql.transact(DIALECT, key, needs, decide, self._clock.now_ms()))
+            return _run(connection, sql.transact(DIALECT, key, needs, decide, self._now_ms()))
 
         return job
 

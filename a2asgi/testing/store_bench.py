@@ -75,10 +75,12 @@ class Bench:
         ids: Sequence[str] = (),
         seqs: Sequence[int] = (),
         timers: Sequence[str] = (),
+        keys: Sequence[str] = (),
         heads: bool = False,
     ) -> Snapshot:
         """What the store loads for a decision."""
-        return await self.store.transact(key, Needs(tuple(ids), tuple(seqs), tuple(timers), heads), _as_it_is)
+        needs = Needs(tuple(ids), tuple(seqs), tuple(timers), tuple(keys), heads)
+        return await self.store.transact(key, needs, _as_it_is)
 
     async def now_ms(self) -> int:
         """The time by the store's clock."""

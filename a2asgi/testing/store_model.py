@@ -147,10 +147,12 @@ class _Pair:
                 seen, now_ms, seq=seq, attempt=attempt, drafts=drafts, roster=ROSTER, ending=ending
             ),
             "fail": lambda seen, now_ms: decide_fail(
-                seen, now_ms, seq=seq, attempt=attempt, policy=POLICY, failure=BOOM
+                seen, now_ms, seq=seq, attempt=attempt, roster=ROSTER, failure=BOOM, delay_ms=HOUR_MS
             ),
             "snooze": lambda seen, now_ms: decide_snooze(seen, now_ms, seq=seq, attempt=attempt, delay_ms=HOUR_MS),
-            "give up": lambda seen, now_ms: decide_give_up(seen, now_ms, seq=seq, attempt=attempt, failure=BOOM),
+            "give up": lambda seen, now_ms: decide_give_up(
+                seen, now_ms, seq=seq, attempt=attempt, roster=ROSTER, failure=BOOM
+            ),
             "release": lambda seen, now_ms: decide_release(seen, now_ms, held=held),
             "renew": lambda seen, now_ms: decide_renew(seen, now_ms, held=held, expires_at_ms=now_ms + 3 * HOUR_MS),
         }

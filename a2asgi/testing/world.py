@@ -139,10 +139,12 @@ class World:
                 continue
             lease_ms = engine.runtime.timings.window_ms
             limit = 100 if engine.schedules else 0
-            wakes = await self.store.claim_wakes(self._contracts, limit=limit, lease_ms=lease_ms)
-            if not wakes.due:
+            due: list[SessionKey] = []
+            for share in engine.shares():
+                due += (await self.store.claim_wakes(share.contracts, limit=limit, lease_ms=lease_ms)).due
+            if not due:
                 return
-            for key in wakes.due:
+            for key in due:
                 self._deliver(key)
 
     async def advance(self, duration: Duration) -> None:
@@ -255,6 +257,7 @@ class _Process:
     """One process of the world: its tasks, and its way to the store, both of which end when it dies."""
 
     engine: Engine
+    offset_ms: int = 0
 
     def __init__(
         self, tasks: anyio.abc.TaskGroup, store: Store, after_effect: "Callable[[_Process, object], None]"
@@ -318,6 +321,10 @@ class _Process:
     async def claim_wakes(self, contracts: Collection[str], *, limit: int, lease_ms: int, late_ms: int = 0) -> Wakes:
         self._check()
         return await self._store.claim_wakes(contracts, limit=limit, lease_ms=lease_ms, late_ms=late_ms)
+
+    async def purge(self, limit: int) -> int:
+        self._check()
+        return await self._store.purge(limit)
 
     async def dead_letters(
         self, contract: str | None = None, *, after: tuple[SessionKey, int] | None = None, limit: int = 100

@@ -249,7 +249,7 @@ def test_a_handler_is_recognised(function: Any, is_async: bool, takes_context: b
     shop = Shop()
     assert function is shop.orders.on(Placed)(function)
     handler = shop.orders.handlers["placed"]
-    assert (is_async, takes_context) == (handler.is_async, handler.takes_context)
+    assert (is_async, takes_context) == (handler.is_async, handler.make_context is not None)
     assert handler.name
 
 

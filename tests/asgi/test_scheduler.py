@@ -32,7 +32,7 @@ from a2asgi import (
     Wakes,
 )
 from a2asgi.clock import SystemClock
-from a2asgi.schedulers.embedded import WakeLoop
+from a2asgi.schedulers.embedded import Share, WakeLoop
 from a2asgi.testing import ManualClock
 from a2core import AppendTask, DrainTask, Task, TaskEvent, timer_event_id, timer_id
 from tests.asgi.worlds import (
@@ -984,7 +984,7 @@ async def test_the_sweep_alone_counts_a_wake_up_by_how_late_it_is() -> None:
         store,
         SystemClock(),
         deliver,
-        contracts=lambda: ["orders"],
+        shares=lambda: [Share(("orders",))],
         poll_ms=5,
         lease_ms=10_000,
         concurrency=1,

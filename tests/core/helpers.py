@@ -188,8 +188,17 @@ class Session:
         )
 
     def fail(self, item: WorkItem, *, now_ms: int, failure: Failure = BOOM) -> Retrying | Buried | Stale:
-        needs, policy = Needs(seqs=(item.seq,)), self.roster.handled[item.entry.type]
-        return self.run(needs, decide_fail, now_ms, seq=item.seq, attempt=item.attempt, policy=policy, failure=failure)
+        delay_ms = self.roster.handled[item.entry.type].backoff.delay_ms(item.failures + 1, item.entry.id)
+        return self.run(
+            Needs(seqs=(item.seq,)),
+            decide_fail,
+            now_ms,
+            seq=item.seq,
+            attempt=item.attempt,
+            roster=self.roster,
+            failure=failure,
+            delay_ms=delay_ms,
+        )
 
     def snooze(self, item: WorkItem, *, now_ms: int, delay_ms: int) -> Retrying | Stale:
         needs = Needs(seqs=(item.seq,))
@@ -197,7 +206,8 @@ class Session:
 
     def give_up(self, item: WorkItem, *, now_ms: int, failure: Failure = BOOM) -> Buried | Stale:
         needs = Needs(seqs=(item.seq,))
-        return self.run(needs, decide_give_up, now_ms, seq=item.seq, attempt=item.attempt, failure=failure)
+        seq, attempt, roster = item.seq, item.attempt, self.roster
+        return self.run(needs, decide_give_up, now_ms, seq=seq, attempt=attempt, roster=roster, failure=failure)
 
     def resolve(self, event_id: str, reason: str = "no use", *, now_ms: int) -> Resolved | NotDead:
         return self.run(Needs(ids=(event_id,)), decide_resolve, now_ms, event_id=event_id, reason=reason)

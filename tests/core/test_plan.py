@@ -50,6 +50,7 @@ LANES = ("x", "y", "z")
         pytest.param(Plan(None, items=(WorkItem(entry("a"), "x"),)), id="items"),
         pytest.param(Plan(None, settled=(1,)), id="settled"),
         pytest.param(Plan(None, endings={1: Ending(EndingKind.SKIPPED, "")}), id="endings"),
+        pytest.param(Plan(None, expires={1: 2}), id="expires"),
         pytest.param(Plan(None, timers=(Tombstone("t1"),)), id="timers"),
         pytest.param(Plan(None, delivered=("t1",)), id="delivered"),
         pytest.param(Plan(None, wake=WakeBy(0)), id="wake-by"),
@@ -68,8 +69,8 @@ def test_an_answer_alone_is_no_write() -> None:
 
 def test_an_empty_session_has_an_empty_snapshot() -> None:
     """A decision that needs nothing, and a store that finds nothing, say so by the defaults."""
-    assert Needs((), (), (), heads=False) == Needs()
-    assert Snapshot(0, {}, {}, {}, (), (), None) == Snapshot()
+    assert Needs((), (), (), (), heads=False) == Needs()
+    assert Snapshot(0, {}, {}, {}, {}, (), (), None) == Snapshot()
 
 
 @pytest.mark.parametrize(

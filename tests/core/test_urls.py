@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from a2core.urls import Callback, InvalidUrl, callback, normalise_url
+from a2core.errors import InvalidName
+from a2core.urls import Callback, InvalidUrl, callback, normalise_url, trigger_url
 
 LOCAL = "http://localhost:8000/api/a2/scheduler"
 VERCEL = {"VERCEL": "1", "VERCEL_ENV": "production", "VERCEL_PROJECT_PRODUCTION_URL": "app.example.com"}
@@ -293,3 +294,38 @@ def test_a_refusal_shows_no_secret(url: str) -> None:
         normalise_url(url)
     assert "hunter2" not in str(refusal.value)
     assert "***" in str(refusal.value)
+
+
+# ── where crons are triggered ────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("url", "name", "expected"),
+    [
+        ("https://h/api/a2/scheduler", "daily", "https://h/api/a2/cron/daily"),
+        ("https://h/api/a2/scheduler?b=/x?y", "daily", "https://h/api/a2/cron/daily?b=/x?y"),
+        ("https://h/", "daily", "https://h/cron/daily"),
+        ("https://h/a/", "daily", "https://h/a/cron/daily"),
+        ("https://u:p@h:81/a", "A-z_0.9~", "https://u:p@h:81/cron/A-z_0.9~"),
+        ("https://h/a", "at noon", "https://h/cron/at%20noon"),
+        ("https://h/a", "täglich", "https://h/cron/t%C3%A4glich"),
+        ("https://h/a", "a/b?c#d%e+f&g", "https://h/cron/a%2Fb%3Fc%23d%25e%2Bf%26g"),
+        ("https://h/a", "...", "https://h/cron/..."),
+    ],
+)
+def test_a_cron_is_triggered_beside_the_callback(url: str, name: str, expected: str) -> None:
+    """The name is one segment in the place of the callback's last one, and the query stays."""
+    assert expected == trigger_url(Callback(url), name)
+
+
+@given(st.text(min_size=1, max_size=50).filter(lambda name: name not in {".", ".."} and "\x00" not in name))
+def test_a_triggers_url_is_in_its_normal_form(name: str) -> None:
+    """What a provider signs for it is what we compare with."""
+    url = trigger_url(Callback("https://h/a?b"), name)
+    assert url == normalise_url(url)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "\ud800"], ids=ascii)
+def test_a_name_that_is_no_segment_is_refused(name: str) -> None:
+    with pytest.raises(InvalidName, match="cron"):
+        trigger_url(Callback("https://h/a"), name)
