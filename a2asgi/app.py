@@ -5,20 +5,22 @@ import os
 from collections.abc import Callable
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, cast, get_args
 
 from a2asgi.clock import Clock, SystemClock
+from a2asgi.declarations import Declarations
 from a2asgi.engine import Engine
-from a2asgi.errors import ConfigurationError, StoreNotConfigured, WiringError
+from a2asgi.errors import ConfigurationError, StoreNotConfigured
 from a2asgi.ports import DeliveringScheduler, Scheduler, SessionKey, Store
 from a2asgi.renewal import Renewer
 from a2asgi.runtime import Runtime
 from a2asgi.schedulers.embedded import EmbeddedScheduler, WakeLoop
 from a2asgi.serving import Serving
-from a2asgi.session import Contract, DeadLetter, dead_letter
+from a2asgi.session import DeadLetter, dead_letter
 from a2asgi.stores.sqlite import SQLiteStore
 from a2asgi.telemetry import Hook
-from a2asgi.times import Duration, duration_ms
+from a2asgi.ticks import Tick, tick
+from a2asgi.times import Duration, duration_ms, instant_ms
 from a2core import DrainTimings
 
 if TYPE_CHECKING:
@@ -27,16 +29,19 @@ if TYPE_CHECKING:
 log: logging.Logger = logging.getLogger("a2asgi")
 
 DEVELOPMENT_STORE = ".a2/a2.db"
+Role: TypeAlias = Literal["all", "web", "worker"]
+ROLES: tuple[str, ...] = get_args(Role)
 SWEEP_CONCURRENCY = 8
 SWEEP_MS = 60_000
 """How often a server looks for sessions whose wake-up a provider lost (engine.md 3)."""
 
 
-class A2:
+class A2(Declarations):
     """Durable sessions for an ASGI app.
 
     `store`: where sessions live; in development SQLite in `.a2/`, in production it must be given.
     `scheduler`: what wakes them: the embedded one, a provider, or None, and then only an append or `drain` does.
+    `role`: "all" serves and handles; "web" only writes down what a "worker", `a2 run`, then handles. A2_ROLE, or "all".
     `timings`: how long a claim lives and how often it is renewed. `concurrency`: how many lanes of one session run
     at a time. `grace`: how long a shutdown lets handlers run on. `dependencies`: handed to handlers as
     `ctx.dependencies`. `telemetry`: called with each Signal. `deadline`: says when the platform ends this process,
@@ -56,7 +61,9 @@ class A2:
         dependencies: Any = None,
         telemetry: Hook | None = None,
         deadline: Callable[[], datetime | None] | None = None,
+        role: str | None = None,
     ) -> None:
+        super().__init__()
         if concurrency < 1:
             raise ConfigurationError(f"A2: expected a concurrency of 1 or more, got {concurrency}")
         if isinstance(scheduler, DeliveringScheduler):
@@ -69,7 +76,7 @@ class A2:
         self._dependencies = dependencies
         self._telemetry = telemetry
         self._deadline = deadline
-        self._contracts: dict[str, Contract] = {}
+        self.role: Role = _role(role, scheduler)
         self._engine: Engine | None = None
         self._installed = False
         self._serving: Serving | None = None
@@ -82,12 +89,9 @@ class A2:
         """What wakes sessions."""
         return self._scheduler
 
-    def contract(self, name: str) -> Contract:
-        """Declare a contract. Raises WiringError for a name that is taken."""
-        if name in self._contracts:
-            raise WiringError(f"contract {name!r} is declared twice: import the first one, or give this another name")
-        contract = self._contracts[name] = Contract(self.ready, name)
-        return contract
+    def now_ms(self) -> int:
+        """Milliseconds since the Unix epoch, by the clock in charge."""
+        return (SystemClock() if self._engine is None else self._engine.runtime.clock).now_ms()
 
     async def dead_letters(
         self, contract: str | None = None, *, after: DeadLetter | None = None, limit: int = 100
@@ -102,6 +106,27 @@ class A2:
         """Return if the store answers; raises StoreUnavailable or StoreBroken if not."""
         engine = await self.ready()
         await engine.runtime.store.ping()
+
+    async def tick(self, now: datetime | None = None) -> Tick:
+        """Run all that is due, cron slots and retries included, to the end, and count it: for tests and one-shot runs.
+
+        `now` moves the store's clock to an instant while it runs. Where no server runs this A2, call `close` after it.
+        """
+        engine = await self.ready()
+        store = engine.runtime.store
+        before_ms = store.offset_ms
+        if now is not None:
+            store.offset_ms = instant_ms(now) - engine.runtime.clock.now_ms()
+        try:
+            return await tick(engine)
+        finally:
+            store.offset_ms = before_ms
+
+    async def close(self) -> None:
+        """Close what the first use opened, where no server runs this A2."""
+        if not self._installed and self._engine is not None:
+            engine, self._engine = self._engine, None
+            await engine.runtime.close()
 
     def serving(self) -> Serving:
         """A2 inside a server: enter it, and call `begin` once the app is ready. A2Middleware does that."""
@@ -172,11 +197,12 @@ class A2:
             self._deadline,
             Renewer(store, clock, self._timings, threaded=not in_world),
         )
-        return Engine(runtime, self._contracts, schedules=self._scheduler is not None)
+        handles = in_world or self.role != "web"
+        return Engine(runtime, self._contracts, schedules=self._scheduler is not None, handles=handles)
 
     def _wake_loop(self, engine: Engine) -> WakeLoop | None:
         """The embedded scheduler; or, behind a provider, the sweep for wake-ups that it lost (engine.md 3)."""
-        if self._scheduler is None:
+        if self._scheduler is None or not engine.handles:
             return None
         runtime = engine.runtime
         window_ms = self._timings.window_ms
@@ -200,6 +226,15 @@ class A2:
             concurrency=SWEEP_CONCURRENCY,
             late_ms=window_ms,
         )
+
+
+def _role(role: str | None, scheduler: object) -> Role:
+    found = role or os.environ.get("A2_ROLE") or "all"
+    if found not in ROLES:
+        raise ConfigurationError(f"A2: expected role, or A2_ROLE, to be one of {list(ROLES)}, got {found!r}")
+    if found == "web" and scheduler is None:
+        raise ConfigurationError('A2: role "web" needs a scheduler that wakes the worker, and scheduler=None has none')
+    return cast("Role", found)
 
 
 def _on_serverless() -> bool:

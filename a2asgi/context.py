@@ -1,6 +1,8 @@
 """The context of one attempt: all that a handler may do besides its own work."""
 
+import json
 import logging
+import math
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -11,6 +13,7 @@ from anyio import from_thread
 from anyio.lowlevel import EventLoopToken
 
 from a2asgi.times import Duration
+from a2core import encode_json, storable_text
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
@@ -91,6 +94,70 @@ class _Context:
     def dependencies(self) -> Any:
         """What `A2(dependencies=...)` was given."""
         return self._attempt.dependencies
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a job is: `done` of `total`, in any unit, and a note for people."""
+
+    done: float
+    total: float | None = None
+    note: str | None = None
+
+    def __post_init__(self) -> None:
+        given: dict[str, Any] = {"done": self.done, "total": self.total}
+        for name, value in given.items():
+            if value is not None and not (isinstance(value, int | float) and 0 <= value < math.inf):
+                raise ValueError(f"progress: expected {name} to be a number, zero or more, got {value!r}")
+
+    @property
+    def fraction(self) -> float | None:
+        """From 0.0 to 1.0; None where the total is not known."""
+        return min(1.0, self.done / self.total) if self.total else None
+
+
+def read_progress(text: str) -> Progress:
+    """Progress as it is stored."""
+    return Progress(**json.loads(text))
+
+
+class _JobContext(_Context):
+    """What both kinds of job context can tell."""
+
+    @property
+    def job_id(self) -> str:
+        """The job's id, by which its status is asked."""
+        return self._attempt.event_id
+
+    @property
+    def last_progress(self) -> Progress | None:
+        """What was noted last, by this attempt or one before it, which tells where to go on."""
+        return None if self._attempt.progress is None else read_progress(self._attempt.progress)
+
+    def _noted(self, done: float, total: float | None, note: str | None) -> str:
+        progress = Progress(done, total, None if note is None else storable_text(note))
+        self._attempt.progress = encode_json({"done": progress.done, "total": progress.total, "note": progress.note})
+        return self._attempt.progress
+
+
+class JobContext(_JobContext):
+    """What an async job may do."""
+
+    async def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
+        """Keep how far the job is, for `status` to tell. Each call is one write."""
+        await self._attempt.note(self._noted(done, total, note))
+
+
+class SyncJobContext(_JobContext):
+    """What a plain-function job may do, from its thread."""
+
+    def __init__(self, attempt: AttemptInfo, token: EventLoopToken) -> None:
+        super().__init__(attempt)
+        self._token = token
+
+    def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
+        """As JobContext.progress."""
+        from_thread.run(self._attempt.note, self._noted(done, total, note), token=self._token)
 
 
 class Context(_Context):

@@ -23,6 +23,7 @@ from a2core import (
     Recur,
     RetryPolicy,
     Roster,
+    Schedule,
     TaskEvent,
     check_name,
     decode_json,
@@ -112,10 +113,12 @@ class Definition:
     """A contract as data: its name, its event types and what handles them.
 
     `priority`: whose wake-ups go first, the highest. `at_once`: how many of its handlers one process runs at a time.
+    `recurrence`: the rule of its recurring timer, and the schedule that the rule stands for.
     """
 
     priority: int = 0
     at_once: int | None = None
+    recurrence: tuple[str, Schedule] | None = None
 
     def __init__(self, name: str) -> None:
         self.name: str = check_name("contract name", name)

@@ -55,10 +55,13 @@ class Receipt:
 class Engine:
     """Sessions of one process: their appends and their drains."""
 
-    def __init__(self, runtime: Runtime, definitions: Mapping[str, Definition], *, schedules: bool) -> None:
+    def __init__(
+        self, runtime: Runtime, definitions: Mapping[str, Definition], *, schedules: bool, handles: bool = True
+    ) -> None:
         self.runtime = runtime
-        self._definitions = definitions
+        self.definitions = definitions
         self.schedules = schedules
+        self.handles = handles
         self._drains: dict[SessionKey, Drain] = {}
         self._put_off: set[SessionKey] = set()
         self._start_soon: StartSoon | None = None
@@ -76,6 +79,13 @@ class Engine:
 
         Raises EventConflict, what a bad event raises, and StoreUnavailable or StoreBroken; nothing was written then.
         """
+        if not self.handles:
+            if wait:
+                raise ConfigurationError(
+                    "append: wait=True needs a process that handles events, and this one's role "
+                    'is "web"; look at session.lanes(), or use role="all"'
+                )
+            return await self.dispatch(definition, key, events)
         # a store that keeps its own wake-ups has another process look soon, should this one die before its claim
         timings = self.runtime.timings
         wake_after_ms = timings.grace_ms if self.runtime.provider is None else timings.window_ms
@@ -93,21 +103,30 @@ class Engine:
         if not self.schedules:
             raise ConfigurationError("dispatch needs a scheduler, and A2(scheduler=None) has none: use append")
         receipt, pending = await self._append(definition, key, events, 0)
-        if pending and self.runtime.provider is not None:
-            task = self.runtime.drain_task(key, self.runtime.clock.now_ms())
-            await self.runtime.provider.send(task, seq=receipt.events[-1].seq)
+        if pending:
+            await self.runtime.send_wake(key, self.runtime.clock.now_ms(), seq=receipt.events[-1].seq)
         return receipt
+
+    async def hand_on(self, key: SessionKey, due_at_ms: int, *, seq: int | None) -> None:
+        """Have the scheduler start what was written with a wake-up at `due_at_ms`; `seq` is its event's, if it has one.
+
+        Where no scheduler and no server runs it, what is due runs here and now. Raises SendFailed.
+        """
+        await self.runtime.send_wake(key, due_at_ms, seq=seq)
+        serves = self.schedules and (self._start_soon is not None or not self.handles)
+        if self.runtime.provider is None and seq is not None and not serves:
+            await self.wake(key)
 
     @property
     def contracts(self) -> frozenset[str]:
         """The contracts that this code serves."""
-        return frozenset(self._definitions)
+        return frozenset(self.definitions)
 
     def shares(self) -> list[Share]:
         """The contracts as their wake-ups are taken: by priority, and with their limits for one process."""
         shares: list[Share] = []
-        for priority in sorted({definition.priority for definition in self._definitions.values()}, reverse=True):
-            level = [definition for definition in self._definitions.values() if definition.priority == priority]
+        for priority in sorted({definition.priority for definition in self.definitions.values()}, reverse=True):
+            level = [definition for definition in self.definitions.values() if definition.priority == priority]
             unlimited = tuple(definition.name for definition in level if definition.at_once is None)
             shares += [Share((one.name,), one.at_once) for one in level if one.at_once is not None]
             shares += [Share(unlimited)] * bool(unlimited)
@@ -116,7 +135,7 @@ class Engine:
     async def deliver_append(self, task: AppendTask) -> Ended:
         """Append a timer that a provider carried, unless it was cancelled or came before, and run what is pending."""
         key = SessionKey(task.contract, task.session_id)
-        definition = self._definitions[task.contract]
+        definition = self.definitions[task.contract]
         events = parse_events(task)
         if events is None:
             log.error("timer %r of session %s holds no events that this code can read", task.id, key)
@@ -280,7 +299,7 @@ class Engine:
                     result = await self.drain(key)
 
     def _begin(self, key: SessionKey) -> Drain:
-        drain = self._drains[key] = Drain(self.runtime, self._definitions[key.contract], key, on_end=self._forget)
+        drain = self._drains[key] = Drain(self.runtime, self.definitions[key.contract], key, on_end=self._forget)
         return drain
 
     def _forget(self, drain: Drain) -> None:

@@ -75,6 +75,12 @@ class InvalidTime(A2Error, ValueError):
     code = "INVALID_TIME"
 
 
+class InvalidSchedule(A2Error, ValueError):
+    """A cron expression or its time zone that is not understood, or never due. The text names what is wrong."""
+
+    code = "INVALID_SCHEDULE"
+
+
 class StoreUnavailable(A2Error):
     """The store cannot answer now: a connection, a lock, a time-out, a full disk. Trying again later is right."""
 

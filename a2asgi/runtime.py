@@ -3,6 +3,7 @@
 import logging
 import os
 import socket
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -80,6 +81,7 @@ class Runtime:
     limits: dict[str, Limit] = field(default_factory=dict)
     holder: str = field(default_factory=make_holder)
     on_wake: Callable[[int], None] = _unheard
+    counts: Counter[SignalName] = field(default_factory=Counter)
     send_failures: int = 0
     stopping: bool = False
 
@@ -117,6 +119,7 @@ class Runtime:
 
     def signal(self, name: SignalName, key: SessionKey, *, event: tuple[str, str] = ("", ""), detail: str = "") -> None:
         """Report a moment; `event` is the id and type of the event that it is about."""
+        self.counts[name] += 1
         emit(self.hook, Signal(name, key.contract, key.session_id, *event, detail))
 
     def deadline_ms(self) -> int | None:
@@ -142,6 +145,11 @@ class Runtime:
         self.send_failures += 1
         log.warning("no wake-up was sent for session %s: %s", key, trouble)
         self.signal(SignalName.SEND_FAILED, key, detail=trouble)
+
+    async def send_wake(self, key: SessionKey, due_at_ms: int, *, seq: int | None) -> None:
+        """Have the provider, if there is one, wake this session for what was just written. Raises SendFailed."""
+        if self.provider is not None:
+            await self.provider.send(self.drain_task(key, due_at_ms), seq=seq)
 
     async def arm_watchdog(self, key: SessionKey) -> None:
         """Arm the look after a claim that is made now."""

@@ -9,6 +9,7 @@ import anyio
 from a2asgi.engine import Engine
 from a2asgi.groups import clean_up, leave
 from a2asgi.schedulers.embedded import WakeLoop
+from a2asgi.ticks import keep_up
 
 
 class Serving:
@@ -48,6 +49,8 @@ class Serving:
         """Start to claim."""
         self._engine.runtime.stopping = False
         self._engine.run_in(self._tasks.start_soon)
+        if self._engine.handles:
+            self._tasks.start_soon(keep_up, self._engine)
         if self._wake_loop is not None:
             self._engine.runtime.on_wake = self._wake_loop.wake_in
             self._tasks.start_soon(self._wake_loop.run)

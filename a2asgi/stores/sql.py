@@ -261,7 +261,7 @@ def _load(dialect: Dialect, session: int, last_seq: int, needs: Needs, now_ms: i
         entries=entries,
         items={item.seq: item for item in map(_item, items)},
         timers={timer.id: timer for timer in map(_timer, known)},
-        keyed={key: id_ for key, id_ in keyed},
+        keyed={row[0]: row[1] for row in keyed},
         heads=tuple(map(_item, heads)),
         due_timers=tuple(due),
         next_timer_at_ms=next_timer_at_ms,

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import anyio
 
+from a2asgi import runs
 from a2asgi.activity import Activity
 from a2asgi.attempt import Attempt, current_attempt
 from a2asgi.clock import Clock, no_op
@@ -18,6 +19,7 @@ from a2asgi.groups import leave
 from a2asgi.ports import Answer, Decide, SessionInfo, SessionKey, Store, Wakes
 from a2asgi.session import DeadLetter, dead_letter
 from a2asgi.stores.memory import MemoryStore
+from a2asgi.ticks import purge
 from a2asgi.times import Duration, duration_ms, from_ms, instant_ms
 from a2core import Appended, Buried, Claimed, Entry, Needs, Retrying, Scheduled, Settled, WorkItem
 
@@ -101,6 +103,7 @@ class World:
         self._contracts = contracts
         self._tasks = anyio.create_task_group()
         self._process: _Process | None = None
+        self._registered: Engine | None = None
         self._crash_after: list[str] = []
         self._beat_at_ms: int | None = None
         self._duplicates = 0
@@ -131,6 +134,9 @@ class World:
         """Run whatever is to be done now: the clock does not move."""
         while True:
             engine = self._engine
+            if engine is not self._registered:
+                self._registered = engine
+                await runs.register(engine)
             await engine.runtime.activity.quiet()
             if engine is not self._engine:
                 continue
@@ -156,6 +162,7 @@ class World:
             await self.settle()
         self.clock.move_to(end_ms)
         await self.settle()
+        await purge(self._engine)
 
     async def sleep(self, duration: Duration) -> None:
         """For a handler under test: take this long on the world's clock."""
@@ -257,7 +264,6 @@ class _Process:
     """One process of the world: its tasks, and its way to the store, both of which end when it dies."""
 
     engine: Engine
-    offset_ms: int = 0
 
     def __init__(
         self, tasks: anyio.abc.TaskGroup, store: Store, after_effect: "Callable[[_Process, object], None]"
@@ -288,6 +294,14 @@ class _Process:
             pass  # that is what being dead means
         finally:
             self._scopes.discard(scope)
+
+    @property
+    def offset_ms(self) -> int:
+        return self._store.offset_ms
+
+    @offset_ms.setter
+    def offset_ms(self, offset_ms: int) -> None:
+        self._store.offset_ms = offset_ms
 
     def _check(self) -> None:
         if self._dead:

@@ -1,0 +1,240 @@
+"""What a run is made of, as a contract: its options, its events, its handlers, and what its status tells."""
+
+import inspect
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, make_dataclass
+from datetime import datetime
+from functools import update_wrapper
+from typing import Any, Generic, TypeVar
+
+from anyio.lowlevel import EventLoopToken
+
+from a2asgi.context import AttemptInfo, JobContext, Progress, SyncJobContext, read_progress
+from a2asgi.contract import Definition, Handler, MakeContext, is_async_function
+from a2asgi.errors import WiringError
+from a2asgi.events import Event, EventType
+from a2asgi.outcomes import Cancel, Fail, Snooze
+from a2asgi.parameters import shown, type_hints
+from a2asgi.retries import BackoffOption, Exponential, waits
+from a2asgi.runs import RUN, Look
+from a2asgi.times import Duration, duration_ms, from_ms
+from a2core import InvalidPayload, RetryPolicy, RunState, encode_json, storable_text
+
+R_co = TypeVar("R_co", covariant=True)
+
+log: logging.Logger = logging.getLogger("a2asgi.run_contract")
+
+SUCCEEDED = "succeeded"
+FAILED = "failed"
+LANE = "run"
+
+
+@dataclass(frozen=True, slots=True)
+class FailedJob:
+    """A job that was given up, as `on_failed` gets it. `arguments` are those of its call, by name."""
+
+    id: str
+    name: str
+    arguments: Mapping[str, Any]
+    error: str
+    message: str
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus(Generic[R_co]):
+    """Where a job stands.
+
+    `attempt` counts from 1, 0 before the first. `result` is what the function returned, and `error` why the job was
+    given up or cancelled. `due_at` is when it is to run, or to run again, or when its claim ends; None once it is over.
+    """
+
+    id: str
+    name: str
+    state: RunState
+    attempt: int
+    progress: Progress | None
+    result: R_co | None
+    error: str | None
+    enqueued_at: datetime | None
+    due_at: datetime | None
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
+    """How a job is run. Raises WiringError, naming the job, for what makes no sense."""
+
+    name: str
+    retries: int = 3
+    backoff: BackoffOption = field(default_factory=Exponential)
+    timeout: Duration | None = None
+    concurrency: int | None = None
+    key: str | Callable[..., str] | None = None
+    key_concurrency: int = 1
+    priority: int = 0
+    on_failed: Callable[[FailedJob], object] | None = None
+    keep: Duration = "24h"
+
+    def __post_init__(self) -> None:
+        if self.retries < 0:
+            raise WiringError(f"{self.name!r}: expected retries=0 or more, got {self.retries}")
+        if self.timeout is not None and duration_ms(self.timeout) == 0:
+            raise WiringError(f'{self.name!r}: expected a positive timeout, such as timeout="5m", got {self.timeout!r}')
+        for option, value in (("concurrency", self.concurrency), ("key_concurrency", self.key_concurrency)):
+            if value is not None and value < 1:
+                raise WiringError(f"{self.name!r}: expected {option}=1 or more, got {value}")
+        if self.key is None and self.key_concurrency != 1:
+            raise WiringError(f'{self.name!r}: key_concurrency needs a key, such as key="customer"')
+
+    def policy(self) -> RetryPolicy:
+        """The budgets of a run, and how long it is kept."""
+        try:
+            backoff = waits(self.backoff)
+        except ValueError as error:
+            raise WiringError(f"{self.name!r}: {error}") from error
+        on_dead = None if self.on_failed is None else FAILED
+        return RetryPolicy(
+            self.retries + 1, backoff=backoff, aside=True, on_dead=on_dead, keep_ms=duration_ms(self.keep)
+        )
+
+    @property
+    def timeout_ms(self) -> int | None:
+        """The time-out in milliseconds."""
+        return None if self.timeout is None else duration_ms(self.timeout)
+
+
+class RunDefinition(Definition):
+    """A contract of runs of one function: `run` is handled, `succeeded` tells its result, `failed` that it is dead."""
+
+    def __init__(
+        self,
+        contract: str,
+        function: Callable[..., Any],
+        options: JobOptions,
+        *,
+        payload: Any,
+        arguments: Callable[[Any], dict[str, Any]],
+        context: str | None,
+    ) -> None:
+        super().__init__(contract)
+        self.options = options
+        self.priority = options.priority
+        self.at_once = options.concurrency
+        self._arguments = arguments
+        self.run: EventType[Any] = self.event(RUN, payload, lane=LANE)
+        result = type_hints(function).get("return", Any)
+        product = make_dataclass("Succeeded", [("result", result), ("progress", Progress | None), ("attempt", int)])
+        try:
+            self.succeeded: EventType[Any] = self.event(SUCCEEDED, product)
+        except WiringError as error:
+            raise WiringError(f"{shown(function)}: its result cannot be stored: {error}") from error
+        self._product = product
+        self.handlers[RUN] = self._run_handler(function, context)
+        if options.on_failed is not None:
+            self.event(FAILED, dict[str, Any])
+            self.handlers[FAILED] = self._failed_handler(options.on_failed)
+
+    def status(self, run_id: str, look: Look) -> JobStatus[Any]:
+        """A look at a run, as users see it."""
+        run, item = look.run, look.run.item
+        progress = None if item is None or item.progress is None else read_progress(item.progress)
+        attempt = 0 if item is None else item.attempt
+        result = error = finished_at = None
+        if look.product is not None and run.state is RunState.SUCCEEDED:
+            product = self.succeeded.payload.decode(look.product.payload)
+            result, progress, attempt = product.result, product.progress, product.attempt
+            finished_at = from_ms(look.product.created_at_ms)
+        if item is not None and item.dead is not None:
+            error = f"{item.dead.failure.type}: {item.dead.failure.message}"
+            finished_at = from_ms(item.dead.at_ms)
+        elif run.entry is not None and run.entry.ending is not None:
+            error = run.entry.ending.reason
+        due_at_ms = run.timer.due_at_ms if run.timer is not None else None if item is None else item.due_at_ms
+        return JobStatus(
+            run_id,
+            self.options.name,
+            run.state,
+            attempt,
+            progress,
+            result,
+            error,
+            None if run.entry is None else from_ms(run.entry.created_at_ms),
+            None if due_at_ms is None else from_ms(due_at_ms),
+            finished_at,
+        )
+
+    def _run_handler(self, function: Callable[..., Any], context: str | None) -> Handler:
+        def arguments(event: Event[Any], ctx: object) -> dict[str, Any]:
+            return self._arguments(event.payload) | ({} if context is None else {context: ctx})
+
+        async def run(event: Event[Any], ctx: JobContext) -> object:
+            return self._answer(await function(**arguments(event, ctx)), ctx)
+
+        def run_in_thread(event: Event[Any], ctx: SyncJobContext) -> object:
+            return self._answer(function(**arguments(event, ctx)), ctx)
+
+        return _handler(function, run, run_in_thread, self.options.policy(), self.options.timeout_ms)
+
+    def _answer(self, result: object, ctx: JobContext | SyncJobContext) -> object:
+        """What the handler answers for a result: the event that holds it, or that it cannot be held."""
+        if isinstance(result, Snooze | Cancel | Fail):
+            return result
+        product = self._product(result, ctx.last_progress, ctx.attempt)
+        try:
+            self.succeeded.payload.encode(product)
+        except InvalidPayload as error:  # its work is done, and would only be done again
+            return Fail(f"the function has run, but its result cannot be stored: {error}")
+        return self.succeeded(product)
+
+    def _failed_handler(self, on_failed: Callable[[FailedJob], object]) -> Handler:
+        def failed(told: Mapping[str, Any]) -> FailedJob:
+            arguments = told["payload"]
+            with suppress(InvalidPayload):  # it may be dead because this code no longer reads it: then it is as stored
+                arguments = self._arguments(self.run.payload.decode(encode_json(arguments)))
+            return FailedJob(
+                told["event"], self.options.name, arguments, told["error"], told["message"], told["attempts"]
+            )
+
+        def trouble(error: Exception, event: Event[Any]) -> Cancel:
+            log.error("on_failed of %r failed, for job %r", self.options.name, event.cause, exc_info=error)
+            return Cancel(storable_text(f"on_failed raised {type(error).__name__}"))
+
+        async def run(event: Event[Any]) -> object:
+            try:
+                await on_failed(failed(event.payload))  # type: ignore[misc]
+            except Exception as error:  # noqa: BLE001 - it is told once, and never retried (engine.md 4)
+                return trouble(error, event)
+            return None
+
+        def run_in_thread(event: Event[Any]) -> object:
+            try:
+                on_failed(failed(event.payload))
+            except Exception as error:  # noqa: BLE001 - as above
+                return trouble(error, event)
+            return None
+
+        return _handler(on_failed, run, run_in_thread, RetryPolicy(aside=True), None)
+
+
+def _handler(
+    function: Callable[..., Any],
+    run: Callable[..., Any],
+    run_in_thread: Callable[..., Any],
+    policy: RetryPolicy,
+    timeout_ms: int | None,
+) -> Handler:
+    """The one of two faces that fits the function, under the function's name."""
+    is_async = is_async_function(function)
+    face = run if is_async else run_in_thread
+    takes_context = len(inspect.signature(face).parameters) > 1
+    make_context: MakeContext = _job_context if is_async else SyncJobContext
+    return Handler(
+        update_wrapper(face, function), policy, timeout_ms, is_async, make_context if takes_context else None
+    )
+
+
+def _job_context(attempt: AttemptInfo, _: EventLoopToken) -> JobContext:
+    return JobContext(attempt)

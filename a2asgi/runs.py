@@ -1,0 +1,137 @@
+"""Runs: what jobs and crons ask of the engine, each one transaction: enqueue, look, call off, trigger, register."""
+
+import logging
+from dataclasses import dataclass, replace
+from functools import partial
+
+from a2asgi.contract import Definition
+from a2asgi.engine import Engine
+from a2asgi.ports import SessionKey
+from a2core import (
+    RECURRENCE_ID,
+    CalledOff,
+    Draft,
+    Enqueued,
+    Entry,
+    Needs,
+    Plan,
+    ReadRule,
+    Registered,
+    Run,
+    RunState,
+    Snapshot,
+    TooLate,
+    Triggered,
+    decide_call_off,
+    decide_enqueue,
+    decide_register,
+    decide_slot,
+    look_at_run,
+    produced_event_id,
+    slot_event_id,
+)
+
+log: logging.Logger = logging.getLogger("a2asgi.runs")
+
+RUN = "run"
+"""The type of the event that a job or a slot is."""
+
+SLOTS = "slots"
+"""The session of a cron, whose events are its slots."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A run as it stands, and the event that its handler produced, if it succeeded."""
+
+    run: Run
+    product: Entry | None
+
+
+async def enqueue(engine: Engine, key: SessionKey, draft: Draft, *, delay_ms: int = 0, at_ms: int | None = None) -> str:
+    """Accept a run, durably, and have it started when it is due; its id, or that of an unfinished one of its key.
+
+    Raises SendFailed where a provider did not take the wake-up: it may be accepted all the same.
+    """
+
+    def decide(snapshot: Snapshot, now_ms: int) -> Plan[Enqueued]:
+        return decide_enqueue(snapshot, now_ms, draft=draft, due_at_ms=now_ms + delay_ms if at_ms is None else at_ms)
+
+    keys = () if draft.key is None else (draft.key,)
+    answer = await engine.runtime.transact(key, Needs(keys=keys), decide)
+    await engine.hand_on(key, answer.due_at_ms, seq=answer.seq)
+    return answer.id
+
+
+async def look(engine: Engine, key: SessionKey, run_id: str) -> Look | None:
+    """Where a run stands; None where it is unknown, or was removed after its retention."""
+    product_id = produced_event_id(run_id, 0)
+
+    def decide(snapshot: Snapshot, now_ms: int) -> Plan[Look | None]:
+        run = look_at_run(snapshot, now_ms, run_id)
+        return Plan(None if run is None else Look(run, snapshot.entries.get(product_id)))
+
+    return await engine.runtime.transact(key, Needs(ids=(run_id, product_id), timers=(run_id,)), decide)
+
+
+async def call_off(engine: Engine, definition: Definition, key: SessionKey, run_id: str, reason: str) -> bool:
+    """Settle an unfinished run as cancelled, and stop its handler; False if it is finished or unknown."""
+    decide = partial(decide_call_off, run_id=run_id, reason=reason, roster=definition.roster())
+    answer: CalledOff | TooLate = await engine.runtime.transact(key, Needs(ids=(run_id,), timers=(run_id,)), decide)
+    if isinstance(answer, TooLate):
+        return False
+    engine.call_off(key, answer.seq)
+    await engine.runtime.arm(key, engine.runtime.clock.now_ms())
+    return True
+
+
+async def register(engine: Engine) -> None:
+    """Put the schedule of each cron in force, where the embedded scheduler carries them. Doing it again does nothing.
+
+    Raises StoreUnavailable or StoreBroken.
+    """
+    if not engine.schedules or engine.runtime.provider is not None:
+        return
+    for definition in engine.definitions.values():
+        if definition.recurrence is None:
+            continue
+        rule, schedule = definition.recurrence
+        decide = partial(decide_register, rule=rule, schedule=schedule, event_type=RUN)
+        key = SessionKey(definition.name, SLOTS)
+        registered: Registered = await engine.runtime.transact(key, Needs(timers=(RECURRENCE_ID,)), decide)
+        if registered.next_ms is None:
+            log.warning("%s has no slot any more: %s", definition.name, rule)
+
+
+async def trigger(
+    engine: Engine, definition: Definition, slot_ms: int, read_rule: ReadRule
+) -> tuple[RunState | None, RunState | None]:
+    """Run a slot because someone outside asks for it: what it was before, None if it is new, and what it is now.
+
+    Raises StoreUnavailable or StoreBroken.
+    """
+    key, id_ = SessionKey(definition.name, SLOTS), slot_event_id(slot_ms)
+    wake_after_ms = engine.runtime.timings.window_ms
+
+    def decide(snapshot: Snapshot, now_ms: int) -> Plan[Triggered]:
+        return decide_slot(
+            snapshot,
+            now_ms,
+            slot_ms=slot_ms,
+            event_type=RUN,
+            read_rule=read_rule,
+            roster=definition.roster(),
+            wake_by_ms=now_ms + wake_after_ms,
+        )
+
+    needs = Needs(ids=(id_,), timers=(RECURRENCE_ID,), heads=True)
+    before = (await engine.runtime.transact(key, needs, decide)).before
+    if before not in {RunState.SUCCEEDED, RunState.CANCELLED, RunState.RUNNING}:
+        await engine.drain(key)
+    found = await look(engine, key, id_)
+    return before, None if found is None else found.run.state
+
+
+def placed(draft: Draft, *, lane: str, key: str | None) -> Draft:
+    """The draft in a lane of the caller's choice, found by a key while it is unfinished."""
+    return replace(draft, lane=lane, key=key)

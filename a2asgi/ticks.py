@@ -1,0 +1,85 @@
+"""Ticks: one cycle of all that is due, run by hand, and the upkeep that a server does once a minute."""
+
+import logging
+from collections import Counter
+from dataclasses import dataclass
+
+import anyio
+
+from a2asgi import runs
+from a2asgi.engine import Engine
+from a2asgi.errors import StoreBroken, StoreUnavailable
+from a2asgi.ports import SessionKey
+from a2asgi.telemetry import SignalName
+
+log: logging.Logger = logging.getLogger("a2asgi.ticks")
+
+BATCH = 64
+"""How many sessions a tick drains side by side."""
+
+PURGE_BATCH = 500
+"""How many expired events one transaction removes."""
+
+UPKEEP_MS = 60_000
+UPKEEP_RETRY_MS = 1_000
+"""How soon a start tries again to put its crons in force, while the store does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """What one cycle did: the sessions that were due, how their attempts ended, and how many events were removed."""
+
+    sessions: int
+    settled: int
+    retrying: int
+    dead_letters: int
+    purged: int
+
+
+async def tick(engine: Engine) -> Tick:
+    """Put the crons in force, drain what is due until nothing is, and purge. Raises StoreUnavailable or StoreBroken."""
+    await runs.register(engine)
+    before = Counter(engine.runtime.counts)
+    sessions = 0
+    while due := await _due(engine):
+        sessions += len(due)
+        async with anyio.create_task_group() as tasks:
+            for key in due:
+                tasks.start_soon(engine.deliver, key)
+    counts = engine.runtime.counts - before
+    purged = await purge(engine)
+    settled = counts[SignalName.SETTLED] + counts[SignalName.CANCELLED]
+    retrying = counts[SignalName.RETRYING] + counts[SignalName.SNOOZED]
+    return Tick(sessions, settled, retrying, counts[SignalName.DEAD_LETTER], purged)
+
+
+async def purge(engine: Engine) -> int:
+    """Remove all that has expired, a batch at a time; how many events. Raises StoreUnavailable or StoreBroken."""
+    purged = 0
+    while batch := await engine.runtime.store.purge(PURGE_BATCH):
+        purged += batch
+    return purged
+
+
+async def keep_up(engine: Engine) -> None:
+    """Put the crons in force, then purge once a minute, until it is cancelled."""
+    in_force = False
+    while True:
+        try:
+            if not in_force:
+                await runs.register(engine)
+                in_force = True
+            await purge(engine)
+        except (StoreUnavailable, StoreBroken) as error:
+            log.warning("the upkeep waits for the store: %s", error)
+        await engine.runtime.clock.sleep_ms(UPKEEP_MS if in_force else UPKEEP_RETRY_MS)
+
+
+async def _due(engine: Engine) -> list[SessionKey]:
+    due: list[SessionKey] = []
+    lease_ms = engine.runtime.timings.window_ms
+    for share in engine.shares():
+        limit = BATCH - len(due) if share.most is None else min(share.most, BATCH - len(due))
+        wakes = await engine.runtime.store.claim_wakes(share.contracts, limit=limit, lease_ms=lease_ms)
+        due += wakes.due
+    return due
