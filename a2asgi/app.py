@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, cast, get_args
 
 from a2asgi.clock import Clock, SystemClock
+from a2asgi.cron_auth import CronSecrets
 from a2asgi.declarations import Declarations
 from a2asgi.engine import Engine
 from a2asgi.errors import ConfigurationError, StoreNotConfigured
@@ -15,6 +16,8 @@ from a2asgi.ports import DeliveringScheduler, Scheduler, SessionKey, Store
 from a2asgi.renewal import Renewer
 from a2asgi.runtime import Runtime
 from a2asgi.schedulers.embedded import EmbeddedScheduler, WakeLoop
+from a2asgi.schedulers.qstash import QStash
+from a2asgi.schedulers.qstash_schedules import Schedule, SyncReport
 from a2asgi.serving import Serving
 from a2asgi.session import DeadLetter, dead_letter
 from a2asgi.stores.sqlite import SQLiteStore
@@ -45,7 +48,7 @@ class A2(Declarations):
     `timings`: how long a claim lives and how often it is renewed. `concurrency`: how many lanes of one session run
     at a time. `grace`: how long a shutdown lets handlers run on. `dependencies`: handed to handlers as
     `ctx.dependencies`. `telemetry`: called with each Signal. `deadline`: says when the platform ends this process,
-    if it does, so that claims end with it.
+    if it does, so that claims end with it. `cron_secret`: what triggers of crons are signed with, or A2_CRON_SECRET.
 
     Making it connects to nothing. Wrap the app in A2Middleware, or use `async with a2:` in a script.
     """
@@ -62,6 +65,7 @@ class A2(Declarations):
         telemetry: Hook | None = None,
         deadline: Callable[[], datetime | None] | None = None,
         role: str | None = None,
+        cron_secret: str | None = None,
     ) -> None:
         super().__init__()
         if concurrency < 1:
@@ -77,6 +81,7 @@ class A2(Declarations):
         self._telemetry = telemetry
         self._deadline = deadline
         self.role: Role = _role(role, scheduler)
+        self.cron_secrets: CronSecrets = CronSecrets.from_environment(cron_secret)
         self._engine: Engine | None = None
         self._installed = False
         self._serving: Serving | None = None
@@ -122,11 +127,30 @@ class A2(Declarations):
         finally:
             store.offset_ms = before_ms
 
+    async def sync_schedules(self) -> SyncReport:
+        """Have QStash's schedules be those of the crons: create, update and remove what differs. Idempotent.
+
+        Raises SendFailed, and ConfigurationError where the scheduler is not QStash.
+        """
+        if not isinstance(self._scheduler, QStash):
+            raise ConfigurationError(
+                f"sync_schedules: expected A2(scheduler=QStash(...)), got {self._scheduler!r}; the embedded scheduler "
+                "keeps its crons itself"
+            )
+        crontabs = {cron.name: cron.crontab for cron in self.crons.values() if cron.crontab is not None}
+        return await self._scheduler.sync_schedules(
+            [Schedule(name, crontab.expression, crontab.tz) for name, crontab in crontabs.items()]
+        )
+
     async def close(self) -> None:
         """Close what the first use opened, where no server runs this A2."""
-        if not self._installed and self._engine is not None:
-            engine, self._engine = self._engine, None
+        if self._installed:
+            return
+        engine, self._engine = self._engine, None
+        if engine is not None:
             await engine.runtime.close()
+        elif isinstance(self._scheduler, DeliveringScheduler):
+            await self._scheduler.close()
 
     def serving(self) -> Serving:
         """A2 inside a server: enter it, and call `begin` once the app is ready. A2Middleware does that."""

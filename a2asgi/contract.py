@@ -226,7 +226,7 @@ class Definition:
         lane = DEFAULT_LANE
         if event_type is not None:
             try:
-                lane = check_name("lane", event_type.lane(event_type.payload.decode(event.payload)))
+                lane = event_type.lane_of(event.payload)
             except Exception as error:  # noqa: BLE001 - the lane function is the user's
                 log.warning("event %r has no lane of its own now: %r", event.id, error)
         return Draft(event.id, event.type, event.payload, lane)
@@ -249,8 +249,8 @@ class Definition:
         if name in self._types:
             raise WiringError(f"contract {self.name!r} declares event {name!r} twice: give one of them another name")
         annotation = type(None) if payload is None else payload
-        lane_of = lane if callable(lane) else _constant(check_name("lane", lane))
-        self._types[name] = EventType(name, self.name, payload_type(annotation), lane_of)
+        lane = lane if callable(lane) else check_name("lane", lane)
+        self._types[name] = EventType(name, self.name, payload_type(annotation), lane)
         return self._types[name]
 
     def _type_of(self, event: object) -> EventType[Any] | None:
@@ -261,10 +261,6 @@ class Definition:
         if isinstance(event, type):
             return next((self._classes[cls] for cls in event.__mro__ if cls in self._classes), None)
         return None
-
-
-def _constant(lane: str) -> Callable[[object], str]:
-    return lambda _: lane
 
 
 def make_handler(function: Callable[..., Any], policy: RetryPolicy, timeout_ms: int | None) -> Handler:

@@ -20,7 +20,7 @@ _FIELDS: Final = {
     "hour": "0 to 23",
     "day-of-month": "1 to 31",
     "month": "1 to 12 or jan to dec",
-    "day-of-week": "0 to 7 or sun to sat, where 0 and 7 are Sunday",
+    "day-of-week": "0 to 7 or sun to sat (0 and 7 are Sunday)",
 }
 _BLANKS: Final = re.compile(r"[ \t\n\r\f\v]+")
 _VALUE: Final = r"(?:[0-9]+|[A-Z]{3})"
@@ -195,7 +195,7 @@ def _offset_at_ms(zone: tzinfo, at_ms: int) -> int:
     return offset // _MINUTE * _MINUTE_MS
 
 
-def _zone_of(tz: str) -> tzinfo:
+def _zone_of(tz: object) -> tzinfo:
     """The zone of an IANA key. UTC needs no database."""
     if tz == "UTC":
         return UTC
@@ -210,11 +210,12 @@ def _zone_of(tz: str) -> tzinfo:
     raise InvalidSchedule(text)
 
 
-def _parsed(expression: str) -> tuple[list[str], CronSim]:
+def _parsed(expression: object) -> tuple[list[str], CronSim]:
     """The five fields as they were written, and their values."""
-    if not isinstance(expression, str) or len(expression) > MAX_EXPRESSION:
-        got = f"one of {len(expression)}" if isinstance(expression, str) else f"{expression!r}"
-        raise InvalidSchedule(f"expected a cron expression of up to {MAX_EXPRESSION} characters, got {got}")
+    if not isinstance(expression, str):
+        raise InvalidSchedule(f'expected a cron expression such as "0 9 * * mon-fri", got {expression!r}')
+    if len(expression) > MAX_EXPRESSION:
+        raise InvalidSchedule(f"expected a cron expression of up to {MAX_EXPRESSION} characters, got {len(expression)}")
     parts = [part for part in _BLANKS.split(expression) if part]
     if len(parts) != len(_FIELDS):
         raise InvalidSchedule(
@@ -225,14 +226,14 @@ def _parsed(expression: str) -> tuple[list[str], CronSim]:
         alone = [part if index == other else "*" for other, part in enumerate(parts)]
         if not _LIST.fullmatch(parts[index]) or _simulated(alone) is None:
             raise InvalidSchedule(
-                f"expected {values} in the field {name}, as * or a list of numbers, rising ranges 1-5 and steps */2, "
-                f"got {parts[index]!r} in the cron expression {expression!r}"
+                f"expected the field {name} of the cron expression {expression!r} to be * or of {values}, "
+                f"as a list 1,2, a rising range 1-5 or a step */2, got {parts[index]!r}"
             )
     fields = _simulated(parts)
     if fields is None:  # each field is right, so it can only be the date
         raise InvalidSchedule(
-            f"expected a day-of-month that one of the months has, got {parts[2]!r} with month {parts[3]!r} "
-            f"in the cron expression {expression!r}, which would never be due: write another day or month"
+            f"expected the field day-of-month of the cron expression {expression!r} to be a day that its months have, "
+            f"got {parts[2]!r}, which would never be due: write another day or month"
         )
     return parts, fields
 

@@ -40,6 +40,9 @@ log: logging.Logger = logging.getLogger("a2asgi.engine")
 StartSoon: TypeAlias = Callable[[Callable[[Drain], Coroutine[Any, Any, Any]], Drain], object]
 """Runs a function of a drain in a task of its own."""
 
+PURGE_LIMIT = 100
+"""How many expired events a sweep removes."""
+
 BUSY_LOOK_MS = 250
 """How often `wait=True` looks again at a session that another process works on."""
 
@@ -187,12 +190,16 @@ class Engine:
                 return Stalled(result.retry_at_ms)
 
     async def sweep(self, limit: int) -> None:
-        """Arm sessions again whose wake-up the provider lost: late ones, a few at a time (engine.md 3)."""
+        """Arm sessions again whose wake-up the provider lost: late ones, a few at a time (engine.md 3).
+
+        Then remove a few events that have expired: behind a provider there may be no server that sees to it.
+        """
         window_ms = self.runtime.timings.window_ms
         try:
             wakes = await self.runtime.store.claim_wakes(
                 self.contracts, limit=limit, lease_ms=window_ms, late_ms=window_ms
             )
+            await self.runtime.store.purge(PURGE_LIMIT)
         except (StoreUnavailable, StoreBroken) as error:
             log.warning("cannot look for lost wake-ups, the next delivery does: %s", error)
             return

@@ -10,6 +10,7 @@ from a2asgi.errors import ClientDisconnected, WiringError
 from a2asgi.lifespan import ASGIApp, LifespanTalk, Receive, Scope, Send
 from a2asgi.oidc import request_token, token_of
 from a2asgi.ports import DeliveringScheduler
+from a2asgi.triggers import KINDS, METHODS, UNAVAILABLE, trigger
 from a2core import ANSWERS, A2Error, Reason
 
 log: logging.Logger = logging.getLogger("a2asgi.middleware")
@@ -65,8 +66,11 @@ class A2Middleware:
         return None
 
     async def _answer(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
+        _, kind, *rest = path.split("/") if path else ("", "")
         if path == "/scheduler" and isinstance(self.a2.scheduler, DeliveringScheduler):
             await self._deliver(self.a2.scheduler, scope, receive, send)
+        elif kind in KINDS and len(rest) == 1 and rest[0]:
+            await self._trigger(kind, rest[0], scope, receive, send)
         elif path != "/healthz":
             await _respond(send, 404, {"error": "not found"})
         elif scope["method"] not in {"GET", "HEAD"}:
@@ -79,6 +83,19 @@ class A2Middleware:
                 await _respond(send, 503, {"status": "unavailable"})
             else:
                 await _respond(send, 200, {"status": "ok"})
+
+    async def _trigger(self, kind: str, name: str, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] not in METHODS:
+            await _respond(send, 405, {"error": "method not allowed"}, (b"allow", ", ".join(METHODS).encode()))
+            return
+        try:
+            status, content = await trigger(self.a2, kind, name, scope, receive)
+        except ClientDisconnected:
+            return
+        except A2Error as error:
+            log.warning("%s %r was not triggered: %s", kind, name, error)
+            status, content = UNAVAILABLE
+        await _respond(send, status, content)
 
     async def _deliver(self, scheduler: DeliveringScheduler, scope: Scope, receive: Receive, send: Send) -> None:
         try:

@@ -47,6 +47,9 @@ class Store(Protocol):
     nothing was written. One store serves any number of event loops, threads and, if durable, processes.
     """
 
+    offset_ms: int
+    """How far a test has moved this store's clock; 0 otherwise."""
+
     async def open(self) -> None:
         """Connect, and create or migrate the schema. Doing it again does nothing."""
         ...
@@ -72,6 +75,10 @@ class Store(Protocol):
 
         Whoever takes a session looks after it; if it dies, the session is due again when the lease ends.
         """
+        ...
+
+    async def purge(self, limit: int) -> int:
+        """Remove up to `limit` events that have expired, and the sessions that hold nothing more; how many events."""
         ...
 
     async def dead_letters(
@@ -119,8 +126,8 @@ class DeliveringScheduler(Scheduler, Protocol):
         """Have the provider accept a message. Raises SendFailed."""
         ...
 
-    def verify(self, signature: str, body: bytes, region: str | None) -> bool:
-        """Whether the provider signed these bytes. Raises nothing, and logs why not."""
+    def verify(self, signature: str, body: bytes, region: str | None, *, url: str | None = None) -> bool:
+        """Whether the provider signed these bytes for `url`, or else the callback's. Raises nothing; logs why not."""
         ...
 
     def bind(self, owner: object) -> None:

@@ -14,7 +14,7 @@ from anyio.lowlevel import EventLoopToken
 from a2asgi.context import AttemptInfo, JobContext, Progress, SyncJobContext, read_progress
 from a2asgi.contract import Definition, Handler, MakeContext, is_async_function
 from a2asgi.errors import WiringError
-from a2asgi.events import Event, EventType
+from a2asgi.events import Event, EventType, NewEvent, Written
 from a2asgi.outcomes import Cancel, Fail, Snooze
 from a2asgi.parameters import shown, type_hints
 from a2asgi.retries import BackoffOption, Exponential, waits
@@ -184,10 +184,10 @@ class RunDefinition(Definition):
             return result
         product = self._product(result, ctx.last_progress, ctx.attempt)
         try:
-            self.succeeded.payload.encode(product)
+            text = self.succeeded.payload.encode(product)
         except InvalidPayload as error:  # its work is done, and would only be done again
             return Fail(f"the function has run, but its result cannot be stored: {error}")
-        return self.succeeded(product)
+        return NewEvent(Written(text), type=self.succeeded)
 
     def _failed_handler(self, on_failed: Callable[[FailedJob], object]) -> Handler:
         def failed(told: Mapping[str, Any]) -> FailedJob:

@@ -111,7 +111,7 @@ async def trigger(
     Raises StoreUnavailable or StoreBroken.
     """
     key, id_ = SessionKey(definition.name, SLOTS), slot_event_id(slot_ms)
-    wake_after_ms = engine.runtime.timings.window_ms
+    wake_after_ms = engine.runtime.timings.window_ms if engine.handles else 0
 
     def decide(snapshot: Snapshot, now_ms: int) -> Plan[Triggered]:
         return decide_slot(
@@ -126,7 +126,7 @@ async def trigger(
 
     needs = Needs(ids=(id_,), timers=(RECURRENCE_ID,), heads=True)
     before = (await engine.runtime.transact(key, needs, decide)).before
-    if before not in {RunState.SUCCEEDED, RunState.CANCELLED, RunState.RUNNING}:
+    if engine.handles and before not in {RunState.SUCCEEDED, RunState.CANCELLED, RunState.RUNNING}:
         await engine.drain(key)
     found = await look(engine, key, id_)
     return before, None if found is None else found.run.state

@@ -56,7 +56,8 @@ class RetryPolicy:
 
     `max_failures` answers of failure, or `max_lost` claims that ended without an answer, and the event is a dead
     letter; one that goes `aside` does not block its lane, and `on_dead` is the type of an event that is appended then.
-    `keep_ms` is how long an event that was settled, and what its handler produced, stays in the log, for good if None.
+    `keep_ms` is how long an event that was settled stays in the log, for good if None, and with it what its handler
+    produced that needs no handler.
     Raises ValueError for a budget below 1.
     """
 

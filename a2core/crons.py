@@ -56,7 +56,10 @@ def slot_draft(event_type: str, slot_ms: int) -> Draft:
 
 
 def caught_up(schedule: Schedule, catch_up: CatchUp, first_ms: int, now_ms: int) -> list[int]:
-    """The slots to run now, of those from `first_ms` on that have come."""
+    """The slots to run now, of those that have come since `first_ms`, which is one."""
+    following_ms = schedule.next_ms(first_ms)
+    if (following_ms is None or following_ms > now_ms) and now_ms - first_ms < MINUTE_MS:
+        return [first_ms]  # the common case: nothing was missed
     match catch_up:
         case CatchUp.ALL:
             after_ms = max(first_ms - 1, now_ms - CATCH_UP_MS - 1)
@@ -127,8 +130,8 @@ def decide_slot(
 ) -> Plan[Triggered]:
     """Have a slot run now, because a trigger from outside asks for it. Needs the slot's event, the timer and the heads.
 
-    Where the embedded scheduler keeps the schedule too, it goes on after this slot, and what was missed before it is
-    caught up as the rule says.
+    Where the embedded scheduler keeps the schedule too, it goes on after this slot, and what it has missed before it
+    by now is caught up as the rule says: the same runs as if it had looked first.
     """
     draft = slot_draft(event_type, slot_ms)
     plan = decide_trigger(snapshot, now_ms, draft=draft, wake_by_ms=wake_by_ms)
@@ -136,17 +139,16 @@ def decide_slot(
     if plan.answer.before is not None or not isinstance(timer, Timer) or timer.due_at_ms > slot_ms:
         return plan
     schedule, catch_up = read_rule(timer.rule or "")
-    missed = [slot for slot in caught_up(schedule, catch_up, timer.due_at_ms, slot_ms) if slot != slot_ms]
-    drafts = (draft, *(slot_draft(event_type, slot) for slot in missed))
-    written = write_batch(snapshot.entries, snapshot.last_seq, now_ms, drafts, roster, cause=None)
     following = _following(timer, schedule, slot_ms, event_type)
-    if isinstance(written, Conflict):
-        return plan
-    _, entries, items = written
-    return replace(
+    plan = replace(
         plan,
-        entries=entries,
-        items=items,
         timers=() if following is None else (following,),
         delivered=(RECURRENCE_ID,) if following is None else (),
     )
+    missed = [slot for slot in caught_up(schedule, catch_up, timer.due_at_ms, now_ms) if slot < slot_ms]
+    drafts = (draft, *(slot_draft(event_type, slot) for slot in missed))
+    written = write_batch(snapshot.entries, snapshot.last_seq, now_ms, drafts, roster, cause=None)
+    if isinstance(written, Conflict):  # as where it recurs: other events under these ids stop no schedule
+        return plan
+    _, entries, items = written
+    return replace(plan, entries=entries, items=items)

@@ -18,7 +18,7 @@ class RunState(StrEnum):
     """It waits for its turn."""
     RUNNING = "running"
     RETRYING = "retrying"
-    """An attempt failed or was lost, and another one follows."""
+    """An attempt ended without success, by whatever cause, and another one follows."""
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     """It is a dead letter."""
@@ -70,9 +70,12 @@ def decide_enqueue(snapshot: Snapshot, now_ms: int, *, draft: Draft, due_at_ms: 
 
 
 def look_at_run(snapshot: Snapshot, now_ms: int, run_id: str) -> Run | None:
-    """Where a run stands. Needs its id, as an event's and as a timer's; None where it is unknown or was purged."""
+    """Where a run stands. Needs its id, as an event's and as a timer's; None where it is unknown or was purged.
+
+    A timer that recurs is not a run: it makes them.
+    """
     timer = snapshot.timers.get(run_id)
-    if isinstance(timer, Timer):
+    if isinstance(timer, Timer) and timer.rule is None:
         return Run(RunState.SCHEDULED, timer=timer)
     entry = snapshot.entries.get(run_id)
     if entry is None:

@@ -26,7 +26,7 @@ class Retrying:
 
 @dataclass(frozen=True, slots=True)
 class Buried:
-    """The event is a dead letter, and blocks its lane until it is resolved or redriven."""
+    """The event is a dead letter, and blocks its lane until it is resolved or redriven, unless it went aside."""
 
     dead: DeadLetter
 
@@ -50,7 +50,7 @@ def decide_settle(
 
     A draft whose id is in the log with other content is a Conflict, and nothing is written. The wake-up that came with
     the claim stands, so what follows in the lane is looked after if the holder dies now. Where the policy keeps events
-    for a while only, the event and what it produced expire together.
+    for a while only, the event and what it produced expire together, but for what waits for a handler of its own.
     """
     item = held_item(snapshot, seq, attempt)
     if item is None:
@@ -59,13 +59,16 @@ def decide_settle(
     if isinstance(written, Conflict):
         return Plan(written)
     entries, new, items = written
+    waiting = {item.seq for item in items}
     return Plan(
         Settled(entries),
         entries=new,
         items=items,
         settled=(seq,),
         endings={} if ending is None else {seq: ending},
-        expires=expiry(roster, item.entry.type, now_ms, seq, *(entry.seq for entry in new)),
+        expires=expiry(
+            roster, item.entry.type, now_ms, seq, *(entry.seq for entry in new if entry.seq not in waiting)
+        ),
     )
 
 

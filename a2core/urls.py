@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 
-from a2core.errors import A2Error
+from a2core.errors import A2Error, InvalidName, check_name
 
 CALLBACK_PATH = "/api/a2/scheduler"
 DEFAULT_PORT = 8000
@@ -47,6 +47,18 @@ def callback(url: str | None, environment: Mapping[str, str], default_port: int 
     return Callback(normalise_url(f"http://localhost:{port}{CALLBACK_PATH}"), is_development=True)
 
 
+def trigger_url(where: Callback, name: str) -> str:
+    """Where a provider triggers the cron `name`: the callback URL with `cron/{name}` for its last path segment.
+
+    Its query stays, as it may be what lets a request pass. Raises InvalidName for what cannot be one segment.
+    """
+    if check_name("cron", name) in {".", ".."}:
+        raise InvalidName(f"cron: {name!r} cannot be a part of a URL; give it another name")
+    path, mark, query = where.url.partition("?")
+    segment = "".join(chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in name.encode())
+    return f"{path.rpartition('/')[0]}/cron/{segment}{mark}{query}"
+
+
 MAX_PORT = 65_535
 IPV4_BYTES = 4
 MAX_IPV4_DIGITS = 10
@@ -54,6 +66,8 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 _URL = re.compile(r"(?i:(https?)):/*([^/?]*)(/[^?]*)?(?:\?(.*))?")
 _FORBIDDEN_IN_HOST = re.compile(r"[\x00-\x20#%/:<>?@\[\\\]^|\x7f]")
 _PERCENT = re.compile("%([0-9A-Fa-f]{2})")
+# RFC 3986 2.3: what stands for itself anywhere in a URL
+_UNRESERVED = frozenset(b"-._~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 # the URL Standard's percent-encode sets, ASCII part
 _PATH_SET = frozenset(' "<>`{}')
 _QUERY_SET = frozenset(" \"<>'")

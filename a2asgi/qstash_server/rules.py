@@ -2,12 +2,11 @@
 
 import math
 import re
-from datetime import UTC, datetime
+from datetime import UTC
 from email.utils import parsedate_to_datetime
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from cronsim import CronSim, CronSimError
-
+from a2asgi.crontab import Crontab
+from a2asgi.errors import InvalidSchedule
 from a2asgi.qstash_server.expressions import evaluate
 from a2asgi.qstash_server.values import Refused, Response
 
@@ -103,20 +102,13 @@ def next_tick_ms(cron: str, after_ms: int) -> int:
 
     Raises Refused for a text that is no cron expression, or that never comes.
     """
-    zone: ZoneInfo | None = None
-    fields = cron.strip()
+    zone, fields = "UTC", cron.strip()
     if fields.startswith("CRON_TZ="):
-        name, _, fields = fields.removeprefix("CRON_TZ=").partition(" ")
-        try:
-            zone = ZoneInfo(name)
-        except (ZoneInfoNotFoundError, ValueError, OSError):
-            raise Refused(400, f"invalid cron: unknown time zone {name!r}") from None
-    after = datetime.fromtimestamp(after_ms // 1_000, tz=zone or UTC)
-    if len(fields.split()) != 5:  # noqa: PLR2004 - minute, hour, day, month, weekday
-        raise Refused(400, "invalid cron: expected five fields")
+        zone, _, fields = fields.removeprefix("CRON_TZ=").partition(" ")
     try:
-        return int(next(CronSim(fields.strip(), after)).timestamp() * 1_000)
-    except CronSimError as error:
+        tick_ms = Crontab(fields, zone).next_ms(after_ms)
+    except InvalidSchedule as error:
         raise Refused(400, f"invalid cron: {error}") from None
-    except StopIteration:
-        raise Refused(400, "invalid cron: it never comes") from None
+    if tick_ms is None:
+        raise Refused(400, "invalid cron: it never comes")
+    return tick_ms

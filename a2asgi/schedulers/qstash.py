@@ -3,7 +3,7 @@
 import logging
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 from inspect import isawaitable
@@ -16,6 +16,7 @@ from a2asgi.clock import Clock, SystemClock
 from a2asgi.development import DEVELOPMENT_TOKEN
 from a2asgi.errors import ConfigurationError, SendFailed, WiringError
 from a2asgi.oidc import request_token
+from a2asgi.schedulers.qstash_schedules import Schedule, SyncReport, sync_schedules
 from a2asgi.signatures import QStashVerifier, is_production, shown_url
 from a2asgi.threads import run_in_thread
 from a2asgi.times import Duration, duration_ms
@@ -26,6 +27,7 @@ from a2core import (
     MessageTooLarge,
     PublishRequest,
     PublishRules,
+    QStashCall,
     SendFailure,
     Task,
     callback,
@@ -104,9 +106,7 @@ class QStash:
         self._client: Any = None
         self._client_loop: object = None
         self._owner: object = None
-        self._verifier = settings.verifier(
-            where.url, current_signing_key, next_signing_key, self._clock, develops=develops
-        )
+        self._verifier = settings.verifier(current_signing_key, next_signing_key, self._clock, develops=develops)
 
     def __repr__(self) -> str:
         return f"QStash(url={shown_url(self.rules.callback.url)!r}, base_url={shown_url(self._base_url)!r})"
@@ -131,22 +131,28 @@ class QStash:
 
     async def publish(self, request: PublishRequest) -> None:
         """Have QStash accept a message, within the time-out. Raises SendFailed, terminal where it is pointless."""
-        try:
-            with anyio.fail_after(self._timeout_s):
-                status, text = await self._post(request)
-        except TimeoutError as error:
-            raise SendFailed(f"QStash did not answer within {self._timeout_s:g} s", terminal=False) from error
-        except Exception as error:
-            terminal = send_failure(error) is SendFailure.TERMINAL
-            raise SendFailed(f"QStash did not take the message: {type(error).__name__}", terminal=terminal) from error
-        failure = reply_failure(status)
-        if failure is not None:
-            trouble = f"QStash answered {status} to a message for {shown_url(request.url)}: {text[:MAX_REPLY_CHARS]}"
-            raise SendFailed(trouble, terminal=failure is SendFailure.TERMINAL)
+        await self._answer(partial(self._post, request), f"a message for {shown_url(request.url)}", request.url)
 
-    def verify(self, signature: str, body: bytes, region: str | None) -> bool:
-        """Whether QStash signed these very bytes for our callback. The true cause of a refusal is logged."""
-        verdict = self._verifier.verify(signature, body, self.rules.callback.url, region)
+    async def sync_schedules(self, wanted: Sequence[Schedule]) -> SyncReport:
+        """Have QStash call the trigger of each of these crons when it is due, and no other trigger beside our callback.
+
+        Calling it again changes nothing. A paused schedule stays paused until its definition changes. Two apps can
+        share an account; two that are given the same callback URL cannot. A platform's token is not forwarded, since
+        it would expire: a preview's protection has to be passed by `headers`, or by the query of `url`.
+        Each call is bounded by the time-out. Raises ConfigurationError, InvalidName, and SendFailed, which tells what
+        was done: another sync does the rest.
+        """
+        client = self._given_client
+        if hasattr(client, "message") and not hasattr(getattr(client, "http", None), "request"):
+            raise ConfigurationError(
+                "QStash: schedules need a client that makes any request: expected an httpx.AsyncClient or QStash's own "
+                f"client object, got {type(client).__name__}"
+            )
+        return await sync_schedules(wanted, self.rules, self._ask)
+
+    def verify(self, signature: str, body: bytes, region: str | None, *, url: str | None = None) -> bool:
+        """Whether QStash signed these very bytes for `url`, by default our callback's. A refusal's cause is logged."""
+        verdict = self._verifier.verify(signature, body, self.rules.callback.url if url is None else url, region)
         if not verdict.accepted:
             log.warning("a delivery was refused: %s", verdict.cause)
         return verdict.accepted
@@ -157,11 +163,41 @@ class QStash:
         if client is not None:
             await client.aclose()
 
+    async def _answer(self, ask: Callable[[], Awaitable[tuple[int, str]]], about: str, url: str) -> str:
+        """What QStash granted `about` with, within the time-out. Raises SendFailed, terminal where it is pointless."""
+        try:
+            with anyio.fail_after(self._timeout_s):
+                status, text = await ask()
+        except TimeoutError as error:
+            trouble = f"QStash did not answer to {about} within {self._timeout_s:g} s"
+            raise SendFailed(trouble, terminal=False) from error
+        except Exception as error:
+            terminal = send_failure(error) is SendFailure.TERMINAL
+            raise SendFailed(f"QStash did not take {about}: {type(error).__name__}", terminal=terminal) from error
+        failure = reply_failure(status)
+        if failure is not None:
+            told = text.replace(url, shown_url(url)) if url else text  # it may quote what it was sent
+            trouble = f"QStash answered {status} to {about}: {told[:MAX_REPLY_CHARS]}"
+            raise SendFailed(trouble, terminal=failure is SendFailure.TERMINAL)
+        return text
+
+    async def _ask(self, call: QStashCall, about: str, url: str) -> str:
+        async def ask() -> tuple[int, str]:
+            status, text = await self._request(call)
+            gone = call.method == "DELETE" and status == HTTPStatus.NOT_FOUND  # by someone who was faster
+            return (HTTPStatus.OK, text) if gone else (status, text)
+
+        return await self._answer(ask, about, url)
+
     async def _post(self, request: PublishRequest) -> tuple[int, str]:
+        if hasattr(self._given_client, "message"):
+            return await _publish_through(self._given_client, request)
+        return await self._request(qstash_call(request))
+
+    async def _request(self, call: QStashCall) -> tuple[int, str]:
         client = self._given_client or self._own_client()
         if hasattr(client, "message"):
-            return await _publish_through(client, request)
-        call = qstash_call(request)
+            return await _request_through(client, call)
         headers = dict(call.headers)
         if self._token is not None:
             headers["authorization"] = f"Bearer {self._token}"
@@ -202,13 +238,11 @@ class _Settings:
         text = self.environment.get("QSTASH_DEV_PORT", "")
         return int(text) if text.isascii() and text.isdigit() and 0 < int(text[:6]) < 65_536 else DEVELOPMENT_PORT  # noqa: PLR2004 - ports
 
-    def verifier(
-        self, url: str, current: str | None, following: str | None, clock: Clock, *, develops: bool
-    ) -> QStashVerifier:
+    def verifier(self, current: str | None, following: str | None, clock: Clock, *, develops: bool) -> QStashVerifier:
         """With the keys given, else the environment's, else the public ones of a development process."""
         given = {CURRENT_KEY: current, NEXT_KEY: following, "QSTASH_DEV": "1" if develops else None}
         environment = {**self.environment, **{name: value for name, value in given.items() if value is not None}}
-        return QStashVerifier.from_environment(environment, url=url, clock=clock)
+        return QStashVerifier.from_environment(environment, clock=clock)
 
 
 def _checked_base_url(text: str) -> str:
@@ -220,7 +254,6 @@ def _checked_base_url(text: str) -> str:
 
 
 async def _publish_through(client: Any, request: PublishRequest) -> tuple[int, str]:
-    """Publish by QStash's own Python client, async or not. Only the text of its errors tells a refusal's status."""
     publish = partial(
         client.message.publish,
         url=request.url,
@@ -233,13 +266,32 @@ async def _publish_through(client: Any, request: PublishRequest) -> tuple[int, s
         deduplication_id=request.deduplication_id,
         redact={"header": list(request.redact)} if request.redact else None,
     )
+    return await _through(publish)
+
+
+async def _request_through(client: Any, call: QStashCall) -> tuple[int, str]:
+    """Make the call as it is: what the client reads from a listing, it may refuse to read."""
+    return await _through(
+        partial(
+            client.http.request,
+            path=call.target,
+            method=call.method,
+            headers=dict(call.headers),
+            body=call.body,
+            parse_response=False,
+        )
+    )
+
+
+async def _through(function: Callable[[], Any]) -> tuple[int, str]:
+    """Call QStash's own Python client, async or not. Only the text of its errors tells a refusal's status."""
     try:
-        answer = await run_in_thread(publish, "a2-qstash-client")
+        answer = await run_in_thread(function, "a2-qstash-client")
         if isawaitable(answer):
-            await answer
+            answer = await answer
     except Exception as error:
         told = OFFICIAL_REFUSAL.fullmatch(str(error))
         if told is None:
             raise
         return int(told["status"]), told["text"]
-    return HTTPStatus.CREATED, ""
+    return HTTPStatus.OK, answer if isinstance(answer, str) else ""

@@ -140,6 +140,10 @@ class MemoryStore:
     async def claim_wakes(self, contracts: Collection[str], *, limit: int, lease_ms: int, late_ms: int = 0) -> Wakes:
         """As Store.claim_wakes."""
         await checkpoint()
+        return self.take_wakes(contracts, limit=limit, lease_ms=lease_ms, late_ms=late_ms)
+
+    def take_wakes(self, contracts: Collection[str], *, limit: int, lease_ms: int, late_ms: int = 0) -> Wakes:
+        """The same at once, for who moves this store's clock."""
         with self._lock:
             now_ms = self._now_ms()
             waiting = sorted(
@@ -147,10 +151,10 @@ class MemoryStore:
                 for key, session in self._sessions.items()
                 if session.wake_at_ms is not None and key.contract in contracts
             )
-            due = [SessionKey(contract, id_) for at, contract, id_ in waiting if at <= now_ms][:limit]
+            due = [SessionKey(contract, id_) for at, contract, id_ in waiting[:limit] if at <= now_ms]
             for key in due:
                 self._sessions[key].wake_at_ms = now_ms + lease_ms
-            left = [at for at, _, _ in waiting[len(due) :]] + [now_ms + lease_ms + late_ms] * bool(due)
+            left = [at for at, _, _ in waiting[len(due) : len(due) + 1]] + [now_ms + lease_ms + late_ms] * bool(due)
             return Wakes(tuple(due), min(left) - now_ms if left else None)
 
     async def purge(self, limit: int) -> int:

@@ -147,7 +147,7 @@ class World:
             limit = 100 if engine.schedules else 0
             due: list[SessionKey] = []
             for share in engine.shares():
-                due += (await self.store.claim_wakes(share.contracts, limit=limit, lease_ms=lease_ms)).due
+                due += self.store.take_wakes(share.contracts, limit=limit, lease_ms=lease_ms).due
             if not due:
                 return
             for key in due:
@@ -157,7 +157,7 @@ class World:
         """Let time pass, through everything that falls due on the way, in order."""
         end_ms = self.clock.now_ms() + duration_ms(duration)
         await self.settle()
-        while (at_ms := await self._next_ms()) is not None and at_ms <= end_ms:
+        while (at_ms := self._next_ms()) is not None and at_ms <= end_ms:
             self.clock.move_to(at_ms)
             await self.settle()
         self.clock.move_to(end_ms)
@@ -251,10 +251,12 @@ class World:
             self._beat_at_ms = now_ms + runtime.timings.heartbeat_ms
         return due
 
-    async def _next_ms(self) -> int | None:
+    def _next_ms(self) -> int | None:
         wake_ms = None
+        if self._engine.runtime.renewer.idle:
+            self._beat_at_ms = None
         if self._engine.schedules:
-            wakes = await self.store.claim_wakes(self._contracts, limit=0, lease_ms=0)
+            wakes = self.store.take_wakes(self._contracts, limit=0, lease_ms=0)
             wake_ms = None if wakes.next_in_ms is None else self.clock.now_ms() + wakes.next_in_ms
         instants = (wake_ms, self.clock.next_ms(), self._beat_at_ms)
         return min((at_ms for at_ms in instants if at_ms is not None), default=None)

@@ -5,48 +5,65 @@ from dataclasses import dataclass, field, replace
 from typing import Concatenate, ParamSpec, TypeVar
 
 from a2core import (
+    RECURRENCE_ID,
     Appended,
     Backoff,
     Buried,
+    CalledOff,
     Cancelled,
     Claimed,
     Conflict,
     Delivered,
     Draft,
     Ending,
+    Enqueued,
     Entry,
     Failure,
     Needs,
     NotDead,
+    Noted,
     Plan,
+    ReadRule,
     Redriven,
+    Registered,
     Released,
     Renewed,
     Resolved,
     Retrying,
     RetryPolicy,
     Roster,
+    Run,
     ScheduleAnswer,
     Settled,
     Snapshot,
     Stale,
     Timer,
     TimerRecord,
+    TooLate,
+    Triggered,
     WorkItem,
     decide_append,
+    decide_call_off,
     decide_cancel,
     decide_claim,
     decide_delivery,
+    decide_enqueue,
     decide_fail,
     decide_give_up,
+    decide_note,
     decide_redrive,
+    decide_register,
     decide_release,
     decide_renew,
     decide_resolve,
     decide_schedule,
     decide_settle,
+    decide_slot,
     decide_snooze,
+    decide_trigger,
+    look_at_run,
     moved_wake,
+    slot_event_id,
 )
 
 Answer = TypeVar("Answer")
@@ -59,8 +76,10 @@ STEADY = Backoff(base_ms=1_000, jitter_percent=0)
 ROSTER = Roster({"order": RetryPolicy(max_failures=3, max_lost=3, backoff=STEADY)}, frozenset({"note"}))
 
 
-def draft(event_id: str, *, lane: str = "main", event_type: str = "order", payload: str = "{}") -> Draft:
-    return Draft(event_id, event_type, payload, lane)
+def draft(
+    event_id: str, *, lane: str = "main", event_type: str = "order", payload: str = "{}", key: str | None = None
+) -> Draft:
+    return Draft(event_id, event_type, payload, lane, key)
 
 
 def entry(event_id: str, seq: int = 1, *, event_type: str = "order", payload: str = "{}") -> Entry:
@@ -78,6 +97,7 @@ class Session:
     entries: dict[str, Entry] = field(default_factory=dict)
     items: dict[int, WorkItem] = field(default_factory=dict)
     timers: dict[str, TimerRecord] = field(default_factory=dict)
+    expires: dict[int, int] = field(default_factory=dict)
     settled: tuple[int, ...] = ()
     wake_at_ms: int | None = None
     roster: Roster = ROSTER
@@ -85,13 +105,24 @@ class Session:
     plan: Plan[object] = field(default=Plan(None), compare=False, repr=False)
 
     def copy(self) -> "Session":
-        return replace(self, entries=dict(self.entries), items=dict(self.items), timers=dict(self.timers))
+        return replace(
+            self,
+            entries=dict(self.entries),
+            items=dict(self.items),
+            timers=dict(self.timers),
+            expires=dict(self.expires),
+        )
 
     def heads(self) -> tuple[WorkItem, ...]:
         lanes: dict[str, WorkItem] = {}
         for seq in sorted(self.items):
             lanes.setdefault(self.items[seq].lane, self.items[seq])
         return tuple(lanes.values())
+
+    def unfinished(self, key: str) -> list[str]:
+        """The open events and the waiting timers that have this key."""
+        work = [item.entry.id for item in self.items.values() if item.key == key and item.dead is None]
+        return work + [timer.id for timer in self.timers.values() if isinstance(timer, Timer) and timer.key == key]
 
     def load(self, needs: Needs, now_ms: int) -> Snapshot:
         waiting = sorted(
@@ -108,6 +139,7 @@ class Session:
             entries=entries,
             items={seq: self.items[seq] for seq in seqs & self.items.keys()},
             timers={timer_id: self.timers[timer_id] for timer_id in {*needs.timers} & self.timers.keys()},
+            keyed={key: id_ for key in needs.keys for id_ in self.unfinished(key)},
             heads=tuple(reversed(self.heads())) if needs.heads else (),
             due_timers=tuple(reversed(due)) if needs.heads else (),
             next_timer_at_ms=min(later, default=None) if needs.heads else None,
@@ -126,6 +158,8 @@ class Session:
         by_seq = {old.seq: old for old in self.entries.values()}
         for seq, ending in plan.endings.items():
             self.entries[by_seq[seq].id] = replace(by_seq[seq], ending=ending)
+        self.expires |= plan.expires
+        assert plan.expires.keys() <= by_seq.keys() - self.items.keys(), "no open work expires"
         self.timers |= {record.id: record for record in plan.timers}
         for timer_id in plan.delivered:
             del self.timers[timer_id]
@@ -235,4 +269,43 @@ class Session:
             drafts=drafts,
             roster=self.roster,
             wake_by_ms=by_ms,
+        )
+
+    def note(self, item: WorkItem, progress: str, *, now_ms: int) -> Noted | Stale:
+        seq, attempt = item.seq, item.attempt
+        return self.run(Needs(seqs=(seq,)), decide_note, now_ms, seq=seq, attempt=attempt, progress=progress)
+
+    # ── jobs and crons ───────────────────────────────────────────────────────────────────
+
+    def enqueue(self, new: Draft, *, now_ms: int, due_at_ms: int = 0) -> Enqueued:
+        needs = Needs(keys=() if new.key is None else (new.key,))
+        return self.run(needs, decide_enqueue, now_ms, draft=new, due_at_ms=due_at_ms)
+
+    def look(self, run_id: str, *, now_ms: int) -> Run | None:
+        return look_at_run(self.load(Needs(ids=(run_id,), timers=(run_id,)), now_ms), now_ms, run_id)
+
+    def call_off(self, run_id: str, reason: str = "not needed", *, now_ms: int) -> CalledOff | TooLate:
+        needs = Needs(ids=(run_id,), timers=(run_id,))
+        return self.run(needs, decide_call_off, now_ms, run_id=run_id, reason=reason, roster=self.roster)
+
+    def trigger(self, new: Draft, *, now_ms: int) -> Triggered:
+        needs = Needs(ids=(new.id,), timers=(new.id,))
+        return self.run(needs, decide_trigger, now_ms, draft=new, wake_by_ms=now_ms + WINDOW_MS)
+
+    def register(self, rule: str, read_rule: ReadRule, *, now_ms: int, event_type: str = "order") -> Registered:
+        schedule, _ = read_rule(rule)
+        needs = Needs(timers=(RECURRENCE_ID,))
+        return self.run(needs, decide_register, now_ms, rule=rule, schedule=schedule, event_type=event_type)
+
+    def slot(self, slot_ms: int, read_rule: ReadRule, *, now_ms: int, event_type: str = "order") -> Triggered:
+        needs = Needs(ids=(slot_event_id(slot_ms),), timers=(RECURRENCE_ID,), heads=True)
+        return self.run(
+            needs,
+            decide_slot,
+            now_ms,
+            slot_ms=slot_ms,
+            event_type=event_type,
+            read_rule=read_rule,
+            roster=self.roster,
+            wake_by_ms=now_ms + WINDOW_MS,
         )
