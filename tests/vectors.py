@@ -22,18 +22,22 @@ from tests.vector_kinds.publishing import PUBLISHING
 from tests.vector_kinds.publishing_rules import PUBLISHING_RULES
 from tests.vector_kinds.scheduling import SCHEDULING, SCHEDULING_LATER
 from tests.vector_kinds.scheduling_rules import SCHEDULING_RULES
+from tests.vector_kinds.triggering import TRIGGERING, TRIGGERING_LATER
+from tests.vector_kinds.triggering_rules import TRIGGERING_RULES
 from tests.vector_kinds.values import agrees, decode
 from tests.vector_kinds.verifying import VERIFYING, VERIFYING_LATER
 from tests.vector_kinds.verifying_rules import VERIFYING_RULES
 
 FOLDER = Path("tests/vectors")
 SHOWN_CHARS = 4_000
-KINDS: Mapping[str, Kind] = PUBLISHING | DELIVERING | JUDGING | SCHEDULING | VERIFYING
-RULES: tuple[Rule, ...] = PUBLISHING_RULES + DELIVERING_RULES + JUDGING_RULES + SCHEDULING_RULES + VERIFYING_RULES
+KINDS: Mapping[str, Kind] = PUBLISHING | DELIVERING | JUDGING | SCHEDULING | TRIGGERING | VERIFYING
+RULES: tuple[Rule, ...] = (
+    PUBLISHING_RULES + DELIVERING_RULES + JUDGING_RULES + SCHEDULING_RULES + TRIGGERING_RULES + VERIFYING_RULES
+)
 LATER: tuple[Later, ...] = (
-    Later("lease", ("lease",)),
     *JUDGING_LATER,
     *SCHEDULING_LATER,
+    *TRIGGERING_LATER,
     *VERIFYING_LATER,
 )
 

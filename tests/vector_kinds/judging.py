@@ -1,8 +1,10 @@
 """Kinds of cases that judge one thing: an error, a signature, a signed request, a wait."""
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from importlib.util import find_spec
+from typing import Any, Final
 from urllib.parse import unquote
 
 from a2core.backoff import exponential_delay_ms
@@ -14,6 +16,7 @@ from tests.vector_kinds.values import THROWING_GETTER, UNDEFINED, defined, whole
 KNOWN_CRONS = {"nightly", "minutely", "a b", "日本", "broken"}
 KNOWN_MAINTENANCE = {"storage-sweep"}
 SPACE = "\t\n\r "
+CAN_RUN: Final = find_spec("a2asgi") is not None
 RATE_LIMITED = 429
 
 
@@ -96,7 +99,22 @@ def header_texts(case: Case) -> tuple[str | None, str | None]:
     return case.input["slot_header"], case.input["signature"]
 
 
+FUNCTIONS: Mapping[str, Callable[[int], Any]] = {
+    "a*7": lambda failures: timedelta(milliseconds=failures * 7),
+    "constant 250": lambda _: timedelta(milliseconds=250),
+    "min(60000,1000*3**a)": lambda failures: timedelta(milliseconds=min(60_000, 1_000 * 3**failures)),
+    "returns string": lambda _: "soon",
+    "throws": lambda _: next(iter(())),
+}
+"""The backoff functions of the cases, which their file names, as a user writes them."""
+
+
 def backoff(case: Case) -> dict[str, object]:
+    if "backoff_function" in case.input:
+        from a2asgi.retries import waits  # noqa: PLC0415 - not there under Pyodide
+
+        delay_ms = waits(FUNCTIONS[case.input["backoff_function"]]).delay_ms(case.input["attempt"], case.id)
+        return {"delayMs": delay_ms}
     growth = defined(case.input.get("backoff")) or {}
     base_ms, factor = growth.get("baseMs"), growth.get("factor")
     base_ms, factor = 1_000 if base_ms is None else base_ms, 2 if factor is None else factor
