@@ -28,7 +28,7 @@ def readme_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 
 def test_the_readme_has_the_app_and_its_test() -> None:
-    assert ["app", "test_app"] == list(BLOCKS)
+    assert ["app", "jobs", "test_app"] == list(BLOCKS)
 
 
 async def test_the_quickstart_answers_a_request_twice(readme_modules: dict[str, ModuleType]) -> None:
@@ -44,6 +44,25 @@ async def test_the_quickstart_answers_a_request_twice(readme_modules: dict[str, 
 
 async def test_the_test_in_the_readme_passes(readme_modules: dict[str, ModuleType]) -> None:
     await readme_modules["test_app"].test_an_unpaid_order_expires()
+
+
+async def test_the_jobs_in_the_readme_run(readme_modules: dict[str, ModuleType]) -> None:
+    """Nine o'clock in Berlin, the first workday of the world: the cron enqueues the job, which tells its progress."""
+    jobs = readme_modules["jobs"]
+    async with jobs.a2.testing() as world:
+        assert ["2026-01-01T09:00:00+01:00"] == [slot.isoformat() for slot in jobs.daily_report.next()]
+        await world.advance("8h")
+        job_id = await jobs.export.enqueue("all", dedupe_key="again")
+        await world.settle()
+        assert [2] == [session.last_seq for session in await world.store.sessions("cron:daily_report")]
+        assert 2 == len(await world.store.sessions("job:export"))
+        status = await jobs.export.status(job_id)
+    assert ("succeeded", "all.csv", 2, 3) == (
+        status.state,
+        status.result,
+        status.progress.done,
+        status.progress.total,
+    )
 
 
 def test_the_quickstart_runs_without_any_configuration(readme_modules: dict[str, ModuleType]) -> None:
