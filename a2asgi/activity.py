@@ -10,6 +10,11 @@ class Activity:
         self._awake = 0
         self._quiet: anyio.Event | None = None
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is awake."""
+        return not self._awake
+
     def enter(self) -> None:
         """One more is awake."""
         self._awake += 1
@@ -33,35 +38,32 @@ class Mailbox:
     """A bell for one waiting task, which counts as awake from the ring on, not only once it runs."""
 
     def __init__(self, activity: Activity) -> None:
-        self._activity = activity
-        self._bell = anyio.Event()
-        self._waiting = False
-
-    @property
-    def rung(self) -> bool:
+        self.rung: bool = False
         """Whether it rang since the last `clear`."""
-        return self._bell.is_set()
+        self._activity = activity
+        self._bell: anyio.Event | None = None
 
     def ring(self) -> None:
         """Wake the waiter, now or when it waits next."""
-        if self._waiting:
-            self._waiting = False
+        self.rung = True
+        bell, self._bell = self._bell, None
+        if bell is not None:
             self._activity.enter()
-        self._bell.set()
+            bell.set()
 
     def clear(self) -> None:
         """Forget earlier rings: what they told of is about to be looked at."""
-        self._bell = anyio.Event()
+        self.rung = False
 
     async def wait(self) -> None:
         """Wait for a ring since the last `clear`."""
-        if self._bell.is_set():
+        if self.rung:
             return
-        self._waiting = True
+        bell = self._bell = anyio.Event()
         self._activity.leave()
         try:
-            await self._bell.wait()
+            await bell.wait()
         finally:
-            if self._waiting:  # cancelled before any ring
-                self._waiting = False
+            if self._bell is bell:  # cancelled before any ring
+                self._bell = None
                 self._activity.enter()

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import anyio
 from anyio.lowlevel import current_token
@@ -19,7 +19,7 @@ from a2asgi.errors import EventConflict, StoreBroken, StoreUnavailable
 from a2asgi.events import Event
 from a2asgi.groups import Shield, clean_up, ungrouped
 from a2asgi.outcomes import Cancel, Fail, Snooze
-from a2asgi.ports import SessionKey
+from a2asgi.ports import Answer, Decide, SessionKey
 from a2asgi.renewal import Held, capped
 from a2asgi.runtime import Runtime
 from a2asgi.telemetry import SignalName
@@ -36,7 +36,6 @@ from a2core import (
     Plan,
     Retrying,
     Settled,
-    Snapshot,
     Stale,
     WorkItem,
     decide_fail,
@@ -63,6 +62,14 @@ class _Done:
     ending: Ending | None = None
 
 
+class End(Protocol):
+    """Writes the end of an attempt."""
+
+    async def __call__(self, attempt: "Attempt", needs: Needs, decide: Decide[Answer]) -> Answer:
+        """As Store.transact, for the attempt's session."""
+        ...
+
+
 _Verdict: TypeAlias = _Done | Snooze | Fail | Failure
 _Answer: TypeAlias = Settled | Retrying | Buried | Stale
 
@@ -80,6 +87,7 @@ class Attempt:
         until_ms: int | None,
         shield: Shield,
         on_beat: Callable[[], object],
+        end: "End",
     ) -> None:
         self._runtime = runtime
         self._definition = definition
@@ -88,6 +96,9 @@ class Attempt:
         self._handler = definition.handlers[item.entry.type]
         self._until_ms = until_ms
         self._shield = shield
+        self._write_end = end
+        self.went_on: bool = False
+        """Whether its end told its drain what comes next."""
         self._scope = anyio.CancelScope()
         self._lost = False
         self._called_off = False
@@ -96,6 +107,11 @@ class Attempt:
         self._held = Held(key, item.seq, item.attempt, self._handler.name, code, until_ms, self._lose, on_beat)
         runtime.renewer.hold(self._held)  # from now on, not from when its task gets a turn
         runtime.activity.enter()
+
+    @property
+    def seq(self) -> int:
+        """The seq of its event."""
+        return self._item.seq
 
     async def run(self) -> None:
         """Run the handler and end the claim.
@@ -117,6 +133,14 @@ class Attempt:
                 self._report(Stale())
             else:
                 await self._release()
+        finally:
+            self._runtime.renewer.drop(self._held)
+            self._runtime.activity.leave()
+
+    async def abandon(self) -> None:
+        """Give the claim back without ever running the handler."""
+        try:
+            await self._release()
         finally:
             self._runtime.renewer.drop(self._held)
             self._runtime.activity.leave()
@@ -233,7 +257,8 @@ class Attempt:
         raise TimeoutError(f"the handler took longer than its timeout of {timeout_ms} ms")
 
     async def _note(self, progress: str) -> None:
-        if isinstance(await self._write(partial(decide_note, progress=progress)), Stale):
+        note = self._fenced(partial(decide_note, progress=progress))
+        if isinstance(await self._runtime.transact(self._key, Needs(seqs=(self.seq,)), note), Stale):
             self._lose()
 
     def _verdict(self, answer: object, produced: list[object]) -> _Verdict:
@@ -257,29 +282,29 @@ class Attempt:
             case _Done(drafts, ending):
                 ids = tuple(draft.id for draft in drafts)
                 settle = partial(decide_settle, drafts=drafts, roster=self._definition.roster(), ending=ending)
-                answer = await self._write(settle, ids)
+                answer = await self._finish(settle, ids)
                 if isinstance(answer, Conflict):
                     await self._end(failure_of(EventConflict(answer.event_id)))
                 else:
                     self._report(answer, SignalName.SETTLED if ending is None else SignalName.CANCELLED)
             case Snooze(delay):
-                self._report(await self._write(partial(decide_snooze, delay_ms=duration_ms(delay))), SignalName.SNOOZED)
+                self._report(
+                    await self._finish(partial(decide_snooze, delay_ms=duration_ms(delay))), SignalName.SNOOZED
+                )
             case Fail(reason):
                 roster, failure = self._definition.roster(), Failure("Fail", storable_text(reason))
-                self._report(await self._write(partial(decide_give_up, roster=roster, failure=failure)))
+                self._report(await self._finish(partial(decide_give_up, roster=roster, failure=failure)))
             case Failure() as failure:
                 roster = self._definition.roster()
                 delay_ms = self._handler.policy.backoff.delay_ms(self._item.failures + 1, self._item.entry.id)
                 fail = partial(decide_fail, roster=roster, failure=failure, delay_ms=delay_ms)
-                self._report(await self._write(fail))
+                self._report(await self._finish(fail))
 
-    async def _write(self, decide: Callable[..., Plan[Any]], ids: tuple[str, ...] = ()) -> Any:
-        seq, attempt = self._item.seq, self._item.attempt
+    async def _finish(self, decide: Callable[..., Plan[Any]], ids: tuple[str, ...] = ()) -> Any:
+        return await self._write_end(self, Needs(ids=ids, seqs=(self.seq,)), self._fenced(decide))
 
-        def deciding(snapshot: Snapshot, now_ms: int) -> Plan[Any]:
-            return decide(snapshot, now_ms, seq=seq, attempt=attempt)
-
-        return await self._runtime.transact(self._key, Needs(ids=ids, seqs=(seq,)), deciding)
+    def _fenced(self, decide: Callable[..., Plan[Any]]) -> Decide[Any]:
+        return partial(decide, seq=self._item.seq, attempt=self._item.attempt)
 
     async def _release(self) -> None:
         """Give the claim back. A thread cannot be stopped: while it runs its claim runs out, and fences it off."""

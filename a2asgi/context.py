@@ -100,8 +100,8 @@ class _Context:
 class Progress:
     """How far a job is: `done` of `total`, in any unit, and a note for people."""
 
-    done: float
-    total: float | None = None
+    done: int | float
+    total: int | float | None = None
     note: str | None = None
 
     def __post_init__(self) -> None:

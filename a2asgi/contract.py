@@ -125,6 +125,7 @@ class Definition:
         self.handlers: dict[str, Handler] = {}
         self._types: dict[str, EventType[Any]] = {}
         self._classes: dict[type, EventType[Any]] = {}
+        self._roster: Roster | None = None
 
     @overload
     def event(self, name: str, *, lane: str | Callable[[Any], str] = DEFAULT_LANE) -> Callable[[type[P]], type[P]]: ...
@@ -191,11 +192,13 @@ class Definition:
 
     def roster(self) -> Roster:
         """What this version of the code knows, for the core."""
-        return Roster(
-            {name: handler.policy for name, handler in self.handlers.items()},
-            frozenset(name for name in self._types if name not in self.handlers),
-            self.recur,
-        )
+        roster = self._roster
+        known = (len(self.handlers), len(self._types) - len(self.handlers))
+        if roster is None or (len(roster.handled), len(roster.unhandled)) != known:  # both only grow
+            unhandled = frozenset(name for name in self._types if name not in self.handlers)
+            handled = {name: handler.policy for name, handler in self.handlers.items()}
+            roster = self._roster = Roster(handled, unhandled, self.recur)
+        return roster
 
     @property
     def recur(self) -> Recur | None:

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 from a2asgi import runs
 from a2asgi.crontab import Crontab
 from a2asgi.errors import WiringError
-from a2asgi.parameters import Parameters, shown
+from a2asgi.parameters import Parameters, shown, type_hints
 from a2asgi.ports import SessionKey
 from a2asgi.run_contract import JobOptions, JobStatus, RunDefinition
 from a2asgi.session import Ready
@@ -61,8 +61,11 @@ class Cron(Generic[P, R]):
         crontab: Crontab | None,
         catch_up: str,
     ) -> None:
-        if "/" in options.name:
-            raise WiringError(f"{options.name!r}: a {kind} is triggered by its name in a path; name it without a slash")
+        if "/" in options.name or options.name in {".", ".."}:
+            raise WiringError(
+                f"{options.name!r}: expected the name of a {kind} without a slash, and neither '.' nor '..': it is "
+                "triggered by its name as one part of a path"
+            )
         if duration_ms(options.keep) < duration_ms(MIN_KEEP):
             raise WiringError(
                 f"{options.name!r}: expected keep={MIN_KEEP!r} or more, got {options.keep!r}: while a slot can be "
@@ -80,6 +83,13 @@ class Cron(Generic[P, R]):
                 f"{shown(function)}: expected at most one parameter, the slot's datetime, and a context; "
                 f"got {parameters.names}"
             )
+
+        for name, hint in type_hints(function).items():
+            if name in parameters.names and isinstance(hint, type) and hint not in (Any, *datetime.__mro__):
+                raise WiringError(
+                    f"{shown(function)}: its parameter {name!r} gets the slot: expected it to be a datetime, "
+                    f"got {hint.__name__}"
+                )
 
         def arguments(slot_ms: int) -> dict[str, Any]:
             return dict.fromkeys(parameters.names, from_ms(slot_ms).astimezone(self._tz))

@@ -150,24 +150,24 @@ class Crontab:
 
     def _slots_of(self, day: int) -> list[int]:
         """The slots that the times of a local date have, in any order."""
-        if not self._is_due(day):
-            return []
-        times_ms, begin_ms = self._times_ms, (day - _EPOCH) * _DAY_MS
-        midnight = datetime.fromordinal(day)
-        edges = [midnight + timedelta(milliseconds=times_ms[index]) for index in (0, -1)]
-        offsets = {_offset_ms(self._zone, local, fold) for local in edges for fold in (0, 1)}
-        if len(offsets) == 1:  # no zone's clock was ever changed, and changed back, on one day
-            begin_ms -= offsets.pop()
-            return [begin_ms + time_ms for time_ms in times_ms]
-        locals_ = [midnight + timedelta(milliseconds=time_ms) for time_ms in times_ms]
-        return [slot for local in locals_ for slot in self._slots_at(local)]
+        return self._slots_at(datetime.fromordinal(day), self._times_ms) if self._is_due(day) else []
 
-    def _slots_at(self, local: datetime) -> list[int]:
-        """The slots of a local time near a change of the clock."""
+    def _slots_at(self, midnight: datetime, times_ms: Sequence[int]) -> list[int]:
+        """The slots of these times of a local date: all at once, unless the clock is changed between them."""
+        first, last = (midnight + timedelta(milliseconds=time_ms) for time_ms in (times_ms[0], times_ms[-1]))
+        offsets = {_offset_ms(self._zone, local, fold) for local in (first, last) for fold in (0, 1)}
+        if len(offsets) == 1:  # no zone's clock was ever changed, and changed back, on one day
+            midnight_ms = (midnight.toordinal() - _EPOCH) * _DAY_MS - offsets.pop()
+            return [midnight_ms + time_ms for time_ms in times_ms]
+        if len(times_ms) == 1:
+            return self._slots_near_change(first)
+        half = len(times_ms) // 2
+        return self._slots_at(midnight, times_ms[:half]) + self._slots_at(midnight, times_ms[half:])
+
+    def _slots_near_change(self, local: datetime) -> list[int]:
+        """The slots of a local time that comes twice or never."""
         earlier, later = _offset_ms(self._zone, local, 0), _offset_ms(self._zone, local, 1)
         utc_ms = (local - _START.replace(tzinfo=None)) // _MINUTE * _MINUTE_MS
-        if earlier == later:
-            return [utc_ms - earlier]
         if earlier > later:  # it comes twice
             return [utc_ms - earlier, utc_ms - later] if self._is_elapsed else [utc_ms - earlier]
         if self._is_elapsed:  # it never comes

@@ -14,6 +14,7 @@ from a2asgi.retries import BackoffOption, Exponential
 from a2asgi.run_contract import FailedJob, JobOptions
 from a2asgi.session import Contract
 from a2asgi.times import Duration
+from a2core import check_name
 
 RESERVED_PREFIXES = ("job:", "cron:", "maintenance:")
 
@@ -35,7 +36,7 @@ class Declarations:
 
     def contract(self, name: str) -> Contract:
         """Declare a contract. Raises WiringError for a name that is taken."""
-        if name.startswith(RESERVED_PREFIXES):
+        if check_name("contract name", name).startswith(RESERVED_PREFIXES):
             raise WiringError(
                 f"contract {name!r}: names that begin with {RESERVED_PREFIXES} are those of jobs and crons"
             )

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 
@@ -15,11 +15,11 @@ from a2asgi.attempt import Attempt
 from a2asgi.contract import Definition
 from a2asgi.errors import StoreBroken, StoreUnavailable
 from a2asgi.groups import Shield, ungrouped
-from a2asgi.ports import SessionKey
+from a2asgi.ports import Answer, Decide, SessionKey
 from a2asgi.renewal import capped
 from a2asgi.runtime import Runtime
 from a2asgi.telemetry import SignalName
-from a2core import Claimed, Needs, Plan, Snapshot, decide_claim, decide_release
+from a2core import Claimed, Needs, Plan, Snapshot, WentOn, decide_claim, decide_go_on, decide_release
 
 log: logging.Logger = logging.getLogger("a2asgi.drain")
 
@@ -58,6 +58,13 @@ class Drain:
         self._runtime = runtime
         self._definition = definition
         self._running: set[Attempt] = set()
+        self._fresh: list[Attempt] = []
+        self._look_again = True
+        self._picture = Claimed()
+        self._passed_on: set[Attempt] = set()
+        self._tasks: TaskGroup | None = None
+        self._alone: Attempt | None = None
+        self._assisted = False
         self._trouble: StoreUnavailable | StoreBroken | None = None
         self._ending = False
         self._let_go = False
@@ -73,8 +80,10 @@ class Drain:
         try:
             with ungrouped():
                 async with anyio.create_task_group() as tasks:
+                    self._tasks = tasks
                     result = await self._run(tasks)
         finally:
+            await self._abandon()
             self._on_end(self)
             self.finished.set()
             self._runtime.activity.leave()
@@ -82,8 +91,13 @@ class Drain:
         return result
 
     def poke(self) -> None:
-        """Tell it that there may be more to claim."""
+        """Tell it that there may be more to claim. Call it from a task."""
+        self._look_again = True
         self._mail.ring()
+        if self._alone is not None and not self._assisted and self._tasks is not None:
+            self._assisted = True
+            self._runtime.activity.enter()
+            self._tasks.start_soon(self._assist, self._tasks)
 
     def call_off(self, seq: int) -> None:
         """Stop the handler that is at this event, which was settled as cancelled."""
@@ -103,62 +117,137 @@ class Drain:
             if self._arm_again:
                 self._arm_again = False
                 tasks.start_soon(self._runtime.arm_watchdog, self.key)
-            claimed = await self._claim_within_limit(tasks)
-            if claimed is None:
+            if self._fresh:
+                await self._start(tasks)
+            elif self._look_again:
+                if not await self._look():
+                    await self._mail.wait()
+            elif self._running or self._assisted:
                 await self._mail.wait()
-                continue
-            if not self._running and not claimed.more and not self._mail.rung:
+            else:
                 if self._runtime.stopping and self._trouble is None:
                     await self._shield.run(partial(self._runtime.hand_over, self.key))
                 self._on_end(self)  # in the same breath: a poke from now on is for the next drain
                 if self._trouble is not None:
                     raise self._trouble
-                return _result(claimed) if self._may_claim() else DrainResult(DrainState.STALLED)
-            if not claimed.more or len(self._running) >= self._runtime.concurrency:
-                await self._mail.wait()
+                return _result(self._picture) if self._may_claim() else DrainResult(DrainState.STALLED)
 
-    async def _claim_within_limit(self, tasks: TaskGroup) -> Claimed | None:
-        """One claim pass; None while other sessions of the contract hold all the places of this process."""
-        free = self._runtime.concurrency - len(self._running)
-        if not free or not self._may_claim():
-            return Claimed()
-        places = self._limit.take(free)
-        if not places:
-            self._limit.when_free(self._mail.ring)
-            return Claimed() if self._running else None
-        started = 0
+    async def _start(self, tasks: TaskGroup) -> None:
+        """Run what was claimed; a lone handler in this very task, which is cheaper, but not behind a provider.
+
+        There the watchdog needs this task. While the handler runs, a poke has an assistant look in its stead.
+        """
+        if len(self._running) > 1 or self._look_again or self._runtime.provider is not None:
+            self._spawn(tasks)
+            return
+        [self._alone] = self._fresh
+        self._fresh.clear()
+        self._runtime.activity.leave()
         try:
-            claimed = await self._claim(tasks, places)
-            started = len(claimed.items)
+            await self._attend(self._alone, tasks)
         finally:
-            self._limit.give_back(places - started)
-        return claimed
+            self._alone = None
+            self._runtime.activity.enter()
 
-    async def _claim(self, tasks: TaskGroup, free: int) -> Claimed:
-        """Claim up to `free` items, which start at once."""
+    async def _abandon(self) -> None:
+        """What was claimed and never started, because an end came between, is given back."""
+        while self._fresh:
+            attempt = self._fresh.pop()
+            self._running.discard(attempt)
+            self._limit.give_back(1)
+            await attempt.abandon()
+
+    def _spawn(self, tasks: TaskGroup) -> None:
+        for attempt in self._fresh:
+            tasks.start_soon(self._attend, attempt, tasks)
+        self._fresh.clear()
+
+    async def _assist(self, tasks: TaskGroup) -> None:
+        try:
+            while self._alone is not None and self._look_again and await self._look():
+                self._spawn(tasks)
+        finally:
+            self._assisted = False
+            self._mail.ring()
+            self._runtime.activity.leave()
+
+    async def _look(self) -> bool:
+        """One claim pass; False while other sessions of the contract hold all the places of this process."""
+        self._look_again = False
+        free = self._runtime.concurrency - len(self._running)
+        if not self._may_claim():
+            self._picture = Claimed()
+            return True
+        places = self._limit.take(free)
+        if free and not places:
+            self._look_again = True
+            self._limit.when_free(self._mail.ring)
+            return False
+        claimed = Claimed()
+        try:
+            if places:
+                await checkpoint_if_cancelled()
+                # shielded: a claim that nobody knows of would have to expire
+                until_ms = self._runtime.deadline_ms()
+                claim = self._claim(places, until_ms)
+                transact = partial(self._runtime.transact, self.key, Needs(heads=True), claim)
+                claimed = await self._take(await self._shield.run(transact) or Claimed(), until_ms)
+        except (StoreUnavailable, StoreBroken) as error:
+            self._trouble = error
+        finally:
+            self._limit.give_back(places - len(claimed.items))
+        return True
+
+    async def _end(self, attempt: Attempt, needs: Needs, decide: Decide[Answer]) -> Answer:
+        """Write the end of an attempt, and claim what comes next in the same transaction.
+
+        The attempt's place goes to the first of it, unless other sessions wait for one.
+        """
+        if not self._may_claim():
+            return await self._runtime.transact(self.key, needs, decide)
+        own = int(attempt not in self._passed_on and not self._limit.is_contended)
+        taken = self._limit.take(self._runtime.concurrency - len(self._running))
         until_ms = self._runtime.deadline_ms()
+        claimed = Claimed()
+        try:
+            went_on: WentOn[Answer] = await self._runtime.transact(
+                self.key,
+                replace(needs, heads=True, behind=attempt.seq),
+                partial(decide_go_on, end=decide, claim=self._claim(taken + own, until_ms)),
+            )
+            claimed = await self._take(went_on.claimed, until_ms)
+        finally:
+            passed_on = min(own, len(claimed.items))
+            self._limit.give_back(taken + passed_on - len(claimed.items))
+        if passed_on:
+            self._passed_on.add(attempt)
+        # a picture from beside other ends may be older than theirs: the last one is to be sure
+        self._look_again |= claimed.busy and len(self._running) == 1 + len(claimed.items)
+        attempt.went_on = True
+        return went_on.ended
+
+    def _claim(self, limit: int, until_ms: int | None) -> Decide[Claimed]:
+        """The decision of a claim pass for up to `limit` items."""
 
         def decide(snapshot: Snapshot, now_ms: int) -> Plan[Claimed]:
             return decide_claim(
                 snapshot,
                 now_ms,
                 holder=self._runtime.holder,
-                limit=free,
+                limit=limit,
                 roster=self._definition.roster(),
                 expires_at_ms=capped(now_ms + self._runtime.timings.ttl_ms, until_ms),
             )
 
-        await checkpoint_if_cancelled()
-        transact = partial(self._runtime.transact, self.key, Needs(heads=True), decide)
-        try:
-            # shielded: a claim that nobody knows of would have to expire
-            claimed = await self._shield.run(transact) or Claimed()
-            if self._let_go:
-                await self._give_back(claimed)
-                return Claimed()
-        except (StoreUnavailable, StoreBroken) as error:
-            self._trouble = error
+        return decide
+
+    async def _take(self, claimed: Claimed, until_ms: int | None) -> Claimed:
+        """Take note of a pass: what it claimed is to be started, unless the shutdown came between."""
+        if self._let_go:
+            await self._give_back(claimed)
             return Claimed()
+        self._picture = claimed
+        self._look_again |= claimed.more
         for item in claimed.buried:
             self._runtime.signal(
                 SignalName.DEAD_LETTER, self.key, event=(item.entry.id, item.entry.type), detail="lost"
@@ -175,9 +264,10 @@ class Drain:
                 until_ms=until_ms,
                 shield=self._shield,
                 on_beat=self._beat,
+                end=self._end,
             )
             self._running.add(attempt)
-            tasks.start_soon(self._attend, attempt)
+            self._fresh.append(attempt)
         return claimed
 
     async def _give_back(self, claimed: Claimed) -> None:
@@ -192,7 +282,7 @@ class Drain:
         in_time = until_ms is None or until_ms > self._runtime.clock.now_ms()
         return in_time and not self._ending and not self._runtime.stopping and self._trouble is None
 
-    async def _attend(self, attempt: Attempt) -> None:
+    async def _attend(self, attempt: Attempt, tasks: TaskGroup) -> None:
         try:
             await attempt.run()
         except (StoreUnavailable, StoreBroken) as error:
@@ -202,8 +292,12 @@ class Drain:
             raise
         finally:
             self._running.discard(attempt)
-            self._limit.give_back(1)
+            self._limit.give_back(int(attempt not in self._passed_on))
+            self._passed_on.discard(attempt)
+            self._look_again |= not attempt.went_on
             self._mail.ring()
+        if self._alone is not None and self._alone is not attempt:
+            self._spawn(tasks)
 
     def _beat(self) -> None:
         """Its claims were renewed: so must be the provider's wake-up, if there is a provider."""

@@ -9,12 +9,12 @@ from uuid import uuid4
 from a2asgi import runs
 from a2asgi.context import JobContext, SyncJobContext
 from a2asgi.errors import InvalidTime, WiringError
-from a2asgi.parameters import Parameters
+from a2asgi.parameters import Parameters, takes
 from a2asgi.ports import SessionKey
 from a2asgi.run_contract import LANE, JobOptions, JobStatus, RunDefinition
 from a2asgi.session import Ready
 from a2asgi.times import Duration, duration_ms, instant_ms
-from a2core import check_name, derive_id, storable_text
+from a2core import InvalidName, check_name, derive_id, storable_text
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -37,6 +37,11 @@ class Job(Generic[P, R]):
                 f"{options.name!r}: key={options.key!r} is no parameter: expected one of {self._parameters.names}, "
                 "or a function of the arguments"
             )
+        if callable(options.key) and not takes(options.key, **dict.fromkeys(self._parameters.names)):
+            raise WiringError(
+                f"{options.name!r}: its key function is called with the arguments by name: expected it to take "
+                f"{self._parameters.names}; **_ takes those that it needs not"
+            )
         self.definition: RunDefinition = RunDefinition(
             f"job:{options.name}",
             function,
@@ -50,8 +55,8 @@ class Job(Generic[P, R]):
     def __repr__(self) -> str:
         return f"Job({self.options.name!r})"
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function here and now, as if it were no job."""
+    def __call__(self, /, *args: Any, **kwargs: Any) -> R:
+        """Call the function here and now, as if it were no job; one that takes a context is to be given one."""
         result: R = self._function(*args, **kwargs)
         return result
 
@@ -61,17 +66,18 @@ class Job(Generic[P, R]):
         return self.options.name
 
     @overload
-    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> str: ...
+    async def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> str: ...
     @overload
     async def enqueue(
-        self, *args: Any, dedupe_key: str, delay: Duration | None = None, at: datetime | None = None, **kwargs: Any
+        self, /, *args: Any, dedupe_key: str, delay: Duration | None = None, at: datetime | None = None, **kwargs: Any
     ) -> str: ...
     @overload
-    async def enqueue(self, *args: Any, delay: Duration, **kwargs: Any) -> str: ...
+    async def enqueue(self, /, *args: Any, delay: Duration, **kwargs: Any) -> str: ...
     @overload
-    async def enqueue(self, *args: Any, at: datetime, **kwargs: Any) -> str: ...
+    async def enqueue(self, /, *args: Any, at: datetime, **kwargs: Any) -> str: ...
     async def enqueue(  # type: ignore[misc]  # a parameter of an option's name is refused when the job is made
         self,
+        /,
         *args: Any,
         dedupe_key: str | None = None,
         delay: Duration | None = None,
@@ -99,16 +105,18 @@ class Job(Generic[P, R]):
             at_ms=None if at is None else instant_ms(at),
         )
 
-    async def later(self, delay: Duration, *args: P.args, **kwargs: P.kwargs) -> str:
+    async def later(self, delay: Duration, /, *args: P.args, **kwargs: P.kwargs) -> str:
         """Have the function called with these arguments after a delay. As `enqueue`."""
         return await self.enqueue(*args, delay=delay, **kwargs)
 
-    async def at(self, when: datetime, *args: P.args, **kwargs: P.kwargs) -> str:
+    async def at(self, when: datetime, /, *args: P.args, **kwargs: P.kwargs) -> str:
         """Have the function called with these arguments at an instant. As `enqueue`."""
         return await self.enqueue(*args, at=when, **kwargs)
 
     async def status(self, job_id: str) -> JobStatus[Any] | None:
         """Where a job stands; None where no such job is known, or it was removed after its retention."""
+        if not _is_name(job_id):
+            return None
         engine = await self._ready()
         look = await runs.look(engine, self._key(_session(job_id)), job_id)
         return None if look is None else self.definition.status(job_id, look)
@@ -119,6 +127,8 @@ class Job(Generic[P, R]):
         One that runs is stopped: at once in this process, at its next heartbeat in another one. A plain function
         cannot be stopped in its thread, but whatever it returns is discarded.
         """
+        if not _is_name(job_id):
+            return False
         engine = await self._ready()
         return await runs.call_off(engine, self.definition, self._key(_session(job_id)), job_id, storable_text(reason))
 
@@ -131,13 +141,16 @@ class Job(Generic[P, R]):
         Jobs of one concurrency key share a session, and so do those of one dedupe key: there they see each other.
         """
         entropy = uuid4().hex
-        shared = self._shared_key(packed)
-        if shared is None and dedupe_key is None:
+        if dedupe_key is not None:
+            check_name("dedupe_key", dedupe_key)
+        if (shared := self._shared_key(packed)) is not None:
+            kind, key, lane = "key", shared, f"{LANE}-{int(entropy, 16) % self.options.key_concurrency}"
+        elif dedupe_key is not None:
+            kind, key, lane = "dedupe", dedupe_key, LANE
+        else:
             return entropy, entropy, LANE
-        kind, key = ("dedupe", check_name("dedupe_key", dedupe_key)) if shared is None else ("key", shared)
         session = derive_id("a2:job-session:v1", self.name, kind, key)[-SESSION_CHARS:]
-        lane = int(entropy, 16) % self.options.key_concurrency
-        return session, f"{session}-{entropy}", f"{LANE}-{lane}" if shared is not None else LANE
+        return session, f"{session}-{entropy}", lane
 
     def _shared_key(self, packed: Any) -> str | None:
         key = self.options.key
@@ -149,6 +162,15 @@ class Job(Generic[P, R]):
 
 def _session(job_id: str) -> str:
     return job_id[:SESSION_CHARS]
+
+
+def _is_name(job_id: str) -> bool:
+    """Whether any store could keep it: what comes out of a path need not be an id."""
+    try:
+        check_name("job id", job_id)
+    except InvalidName:
+        return False
+    return True
 
 
 class JobDecorator:

@@ -11,6 +11,11 @@ class Limit:
         self._taken = 0
         self._waiting: list[Callable[[], object]] = []
 
+    @property
+    def is_contended(self) -> bool:
+        """Whether someone waits for a place."""
+        return bool(self._waiting)
+
     def take(self, wanted: int) -> int:
         """Take up to `wanted` places, and say how many."""
         granted = wanted if self._most is None else min(wanted, self._most - self._taken)

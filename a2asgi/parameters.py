@@ -14,7 +14,7 @@ from a2asgi.errors import WiringError
 CONTEXT_NAME = "ctx"
 """A parameter of this name is the context, annotated or not."""
 
-_CONTEXTS = {JobContext, SyncJobContext}
+_CONTEXTS = (JobContext, SyncJobContext)
 _BY_NAME = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
 
 
@@ -26,14 +26,20 @@ class Parameters:
     """
 
     def __init__(self, function: Callable[..., Any], *, reserved: Sequence[str] = ()) -> None:
+        if isinstance(function, type) or not callable(function):
+            raise WiringError(f"expected a function, got {function!r}")
         self.function = function
         hints = type_hints(function)
         signature = inspect.signature(function)
+        for parameter in signature.parameters.values():
+            if parameter.kind not in _BY_NAME:
+                raise WiringError(
+                    f"{shown(function)}: parameter {parameter} cannot be given by its name: name each one, "
+                    "without *, ** or /"
+                )
         self.context: str | None = _context_name(function, signature, hints)
         parameters = [one for one in signature.parameters.values() if one.name != self.context]
         for parameter in parameters:
-            if parameter.kind not in _BY_NAME:
-                raise WiringError(f"{shown(function)}: parameter {parameter} has no name of its own; name each one")
             if parameter.name in reserved:
                 raise WiringError(f"{shown(function)}: parameter {parameter.name!r} is an option of enqueue; rename it")
         self.signature: inspect.Signature = signature.replace(parameters=parameters)
@@ -62,10 +68,29 @@ class Parameters:
 
 def type_hints(function: Callable[..., Any]) -> dict[str, Any]:
     """A function's annotations. Raises WiringError for one that names what is not defined yet."""
+    plain = inspect.unwrap(function)
+    while isinstance(plain, partial):
+        plain = inspect.unwrap(plain.func)
+    if not inspect.isroutine(plain):
+        plain = type(plain).__call__
     try:
-        return get_type_hints(inspect.unwrap(function), include_extras=True)
-    except (NameError, TypeError) as error:
-        raise WiringError(f"{shown(function)}: cannot read its annotations: {error}; define that first") from error
+        return get_type_hints(plain, include_extras=True)
+    except Exception as error:  # an annotation may be any expression
+        raise WiringError(
+            f"{shown(function)}: cannot read its annotations: {error}; what they name must be defined before it, "
+            "at the top of a module"
+        ) from error
+
+
+def takes(function: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
+    """Whether it is a function that can be called like this, or one of the builtins that do not tell."""
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    except ValueError:
+        return True
+    return True
 
 
 def shown(function: Callable[..., Any]) -> str:
@@ -74,10 +99,17 @@ def shown(function: Callable[..., Any]) -> str:
 
 
 def _context_name(function: Callable[..., Any], signature: inspect.Signature, hints: Mapping[str, Any]) -> str | None:
-    names = [name for name in signature.parameters if hints.get(name) in _CONTEXTS or name == CONTEXT_NAME]
+    names = [
+        name
+        for name in signature.parameters
+        if name == CONTEXT_NAME or any(hints.get(name) is context for context in _CONTEXTS)
+    ]
     if len(names) > 1:
         raise WiringError(f"{shown(function)}: asks for two contexts, {names}; one is enough")
-    wanted = JobContext if is_async_function(function) else SyncJobContext
+    try:
+        wanted = JobContext if is_async_function(function) else SyncJobContext
+    except WiringError as error:
+        raise WiringError(f"{shown(function)}: it yields; expected a function that returns its result") from error
     if names and hints.get(names[0], wanted) is not wanted:
         raise WiringError(f"{shown(function)}: expected its context {names[0]!r} to be a {wanted.__name__}")
     return names[0] if names else None

@@ -1,5 +1,6 @@
 """Retries as users write them: when a handler is tried again, and when it is given up."""
 
+import inspect
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ class Exponential:
 
     def waits(self) -> Waits:
         """The same for the core. Raises ValueError for what makes no sense."""
+        if not isinstance(self.factor, int):
+            raise ValueError(f"backoff: expected factor to be a whole number, got {self.factor!r}")  # noqa: TRY004
         base_ms = duration_ms(self.base)
         cap_ms = max(base_ms, Backoff().cap_ms) if self.cap is None else duration_ms(self.cap)
         return Backoff(base_ms, self.factor, cap_ms, round(self.jitter * 100))
@@ -62,6 +65,8 @@ def waits(option: BackoffOption) -> Waits:
     if isinstance(option, Exponential):
         return option.waits()
     if callable(option):
+        if inspect.iscoroutinefunction(option):
+            raise ValueError(f"backoff: expected a plain function, got the async {option!r}")
         return _Asked(option)
     constant_ms = duration_ms(option)
     return Backoff(constant_ms, 1, constant_ms, 0)

@@ -2,21 +2,23 @@
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, make_dataclass
 from datetime import datetime
 from functools import update_wrapper
-from typing import Any, Generic, TypeVar
+from types import UnionType
+from typing import Any, Generic, Never, NoReturn, TypeVar, Union, get_args, get_origin
 
 from anyio.lowlevel import EventLoopToken
 
 from a2asgi.context import AttemptInfo, JobContext, Progress, SyncJobContext, read_progress
 from a2asgi.contract import Definition, Handler, MakeContext, is_async_function
-from a2asgi.errors import WiringError
+from a2asgi.errors import InvalidTime, WiringError
 from a2asgi.events import Event, EventType, NewEvent, Written
 from a2asgi.outcomes import Cancel, Fail, Snooze
-from a2asgi.parameters import shown, type_hints
+from a2asgi.parameters import shown, takes, type_hints
 from a2asgi.retries import BackoffOption, Exponential, waits
 from a2asgi.runs import RUN, Look
 from a2asgi.times import Duration, duration_ms, from_ms
@@ -29,6 +31,8 @@ log: logging.Logger = logging.getLogger("a2asgi.run_contract")
 SUCCEEDED = "succeeded"
 FAILED = "failed"
 LANE = "run"
+
+_NOT_STORED = (Snooze, Cancel, Fail, NoReturn, Never)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,31 +83,47 @@ class JobOptions:
     keep: Duration = "24h"
 
     def __post_init__(self) -> None:
-        if self.retries < 0:
-            raise WiringError(f"{self.name!r}: expected retries=0 or more, got {self.retries}")
-        if self.timeout is not None and duration_ms(self.timeout) == 0:
+        if "<" in self.name:
+            raise WiringError(f'{self.name!r} is no name to find a job by: write name="..."')
+        self._check_whole("retries", self.retries, 0)
+        self._check_whole("concurrency", 1 if self.concurrency is None else self.concurrency, 1)
+        self._check_whole("key_concurrency", self.key_concurrency, 1)
+        self._check_whole("priority", self.priority, -math.inf)
+        if self.timeout_ms == 0:
             raise WiringError(f'{self.name!r}: expected a positive timeout, such as timeout="5m", got {self.timeout!r}')
-        for option, value in (("concurrency", self.concurrency), ("key_concurrency", self.key_concurrency)):
-            if value is not None and value < 1:
-                raise WiringError(f"{self.name!r}: expected {option}=1 or more, got {value}")
         if self.key is None and self.key_concurrency != 1:
             raise WiringError(f'{self.name!r}: key_concurrency needs a key, such as key="customer"')
+        if self.on_failed is not None and not takes(self.on_failed, None):
+            raise WiringError(f"{self.name!r}: expected on_failed to take one FailedJob, got {self.on_failed!r}")
+        self.policy()
 
     def policy(self) -> RetryPolicy:
         """The budgets of a run, and how long it is kept."""
         try:
             backoff = waits(self.backoff)
+        except InvalidTime as error:
+            raise WiringError(f"{self.name!r}: backoff: {error}") from error
         except ValueError as error:
             raise WiringError(f"{self.name!r}: {error}") from error
         on_dead = None if self.on_failed is None else FAILED
-        return RetryPolicy(
-            self.retries + 1, backoff=backoff, aside=True, on_dead=on_dead, keep_ms=duration_ms(self.keep)
-        )
+        keep_ms = self._duration_ms("keep", self.keep)
+        return RetryPolicy(self.retries + 1, backoff=backoff, aside=True, on_dead=on_dead, keep_ms=keep_ms)
 
     @property
     def timeout_ms(self) -> int | None:
         """The time-out in milliseconds."""
-        return None if self.timeout is None else duration_ms(self.timeout)
+        return None if self.timeout is None else self._duration_ms("timeout", self.timeout)
+
+    def _duration_ms(self, option: str, value: Duration) -> int:
+        try:
+            return duration_ms(value)
+        except InvalidTime as error:
+            raise WiringError(f"{self.name!r}: {option}: {error}") from error
+
+    def _check_whole(self, option: str, value: object, least: float) -> None:
+        if not (isinstance(value, int) and value >= least):
+            wanted = "a whole number" if least == -math.inf else f"a whole number, {least} or more"
+            raise WiringError(f"{self.name!r}: expected {option} to be {wanted}, got {value!r}")
 
 
 class RunDefinition(Definition):
@@ -124,8 +144,11 @@ class RunDefinition(Definition):
         self.priority = options.priority
         self.at_once = options.concurrency
         self._arguments = arguments
-        self.run: EventType[Any] = self.event(RUN, payload, lane=LANE)
-        result = type_hints(function).get("return", Any)
+        try:
+            self.run: EventType[Any] = self.event(RUN, payload, lane=LANE)
+        except WiringError as error:
+            raise WiringError(f"{shown(function)}: its parameters cannot be stored: {error}") from error
+        result = stored_result(type_hints(function).get("return", Any))
         product = make_dataclass("Succeeded", [("result", result), ("progress", Progress | None), ("attempt", int)])
         try:
             self.succeeded: EventType[Any] = self.event(SUCCEEDED, product)
@@ -174,9 +197,14 @@ class RunDefinition(Definition):
             return self._answer(await function(**arguments(event, ctx)), ctx)
 
         def run_in_thread(event: Event[Any], ctx: SyncJobContext) -> object:
-            return self._answer(function(**arguments(event, ctx)), ctx)
+            result = function(**arguments(event, ctx))
+            return self._answer_of(result, ctx) if inspect.isawaitable(result) else self._answer(result, ctx)
 
         return _handler(function, run, run_in_thread, self.options.policy(), self.options.timeout_ms)
+
+    async def _answer_of(self, result: Awaitable[object], ctx: SyncJobContext) -> object:
+        """The answer of a plain function that gave something to await, which is done on the loop."""
+        return self._answer(await result, ctx)
 
     def _answer(self, result: object, ctx: JobContext | SyncJobContext) -> object:
         """What the handler answers for a result: the event that holds it, or that it cannot be held."""
@@ -209,14 +237,29 @@ class RunDefinition(Definition):
                 return trouble(error, event)
             return None
 
-        def run_in_thread(event: Event[Any]) -> object:
+        async def rest(told: Awaitable[object], event: Event[Any]) -> object:
             try:
-                on_failed(failed(event.payload))
+                await told
             except Exception as error:  # noqa: BLE001 - as above
                 return trouble(error, event)
             return None
 
+        def run_in_thread(event: Event[Any]) -> object:
+            try:
+                told = on_failed(failed(event.payload))
+            except Exception as error:  # noqa: BLE001 - as above
+                return trouble(error, event)
+            return rest(told, event) if inspect.isawaitable(told) else None  # a lambda that calls an async function
+
         return _handler(on_failed, run, run_in_thread, RetryPolicy(aside=True), None)
+
+
+def stored_result(annotation: Any) -> Any:
+    """What is stored of what a function says that it returns: no outcome is, nor is anything where it never returns."""
+    if get_origin(annotation) in {Union, UnionType}:
+        kept = [part for part in get_args(annotation) if part not in _NOT_STORED]
+        return Union[tuple(kept)] if kept else None  # noqa: UP007 - of what is only known now
+    return None if annotation in _NOT_STORED else annotation
 
 
 def _handler(

@@ -12,6 +12,7 @@ import anyio
 
 from a2asgi.app import A2
 from a2asgi.errors import ConfigurationError
+from a2asgi.groups import ungrouped
 from a2core import A2Error
 
 TARGET = "module:name of an A2, such as app:a2"
@@ -37,7 +38,7 @@ def sync(arguments: Sequence[str]) -> int:
 def load(target: str) -> A2:
     """The A2 that `module:name` names. Raises ConfigurationError."""
     module, _, path = target.partition(":")
-    if not module or not path:
+    if not module or not path or module.startswith("."):
         raise ConfigurationError(f"expected {TARGET}, got {target!r}")
     sys.path.insert(0, str(Path.cwd()))
     try:
@@ -47,7 +48,9 @@ def load(target: str) -> A2:
             raise  # the module is there, and what it imports is not
         raise ConfigurationError(f"expected {TARGET}, found no module {module!r} in {Path.cwd()}") from error
     for name in path.split("."):
-        found = getattr(found, name, None)
+        if not hasattr(found, name):
+            raise ConfigurationError(f"{target}: expected {TARGET}, found no {name!r} in {found!r}")
+        found = getattr(found, name)
     if not isinstance(found, A2):
         raise ConfigurationError(f"{target}: expected an A2, got {found!r}")
     return found
@@ -68,30 +71,39 @@ async def _until_signal() -> None:
             return
 
 
-async def _work(a2: A2) -> None:
+def _check_role(a2: A2) -> None:
     if a2.role == "web":
         raise ConfigurationError('this A2 is made with role="web", so it handles nothing: leave the role to A2_ROLE')
+
+
+async def _work(a2: A2) -> None:
+    _check_role(a2)
     async with a2:
         sys.stderr.write(f"a2: working on {a2!r}; stop it by SIGTERM or Ctrl-C\n")
         await _until_signal()
 
 
 async def _once(a2: A2) -> None:
-    async with anyio.create_task_group() as tasks:
+    _check_role(a2)
+    with ungrouped():
+        async with anyio.create_task_group() as tasks:
 
-        async def stop() -> None:
-            await _until_signal()
+            async def stop() -> None:
+                await _until_signal()
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(stop)
+            try:
+                sys.stdout.write(f"{await a2.tick()}\n")
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await a2.close()
             tasks.cancel_scope.cancel()
-
-        tasks.start_soon(stop)
-        try:
-            sys.stdout.write(f"{await a2.tick()}\n")
-        finally:
-            with anyio.CancelScope(shield=True):
-                await a2.close()
-        tasks.cancel_scope.cancel()
 
 
 async def _sync(a2: A2) -> None:
-    sys.stdout.write(f"{await a2.sync_schedules()}\n")
-    await a2.close()
+    try:
+        sys.stdout.write(f"{await a2.sync_schedules()}\n")
+    finally:
+        with anyio.CancelScope(shield=True):
+            await a2.close()

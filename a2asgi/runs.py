@@ -4,8 +4,11 @@ import logging
 from dataclasses import dataclass, replace
 from functools import partial
 
+import anyio
+
 from a2asgi.contract import Definition
 from a2asgi.engine import Engine
+from a2asgi.groups import ungrouped
 from a2asgi.ports import SessionKey
 from a2core import (
     RECURRENCE_ID,
@@ -59,7 +62,12 @@ async def enqueue(engine: Engine, key: SessionKey, draft: Draft, *, delay_ms: in
 
     keys = () if draft.key is None else (draft.key,)
     answer = await engine.runtime.transact(key, Needs(keys=keys), decide)
-    await engine.hand_on(key, answer.due_at_ms, seq=answer.seq)
+    due_at_ms = answer.due_at_ms
+    if not answer.new and engine.runtime.provider is not None:  # its own wake-up may be one that was not taken
+        found = await look(engine, key, answer.id)
+        waiting = None if found is None else found.run.timer
+        due_at_ms = due_at_ms if waiting is None else waiting.due_at_ms
+    await engine.hand_on(key, due_at_ms, seq=answer.seq)
     return answer.id
 
 
@@ -108,7 +116,8 @@ async def trigger(
 ) -> tuple[RunState | None, RunState | None]:
     """Run a slot because someone outside asks for it: what it was before, None if it is new, and what it is now.
 
-    Raises StoreUnavailable or StoreBroken.
+    One that its handler put off is queued: that is no failure. Raises StoreUnavailable or StoreBroken; and SendFailed
+    where this process handles nothing, and a provider did not take the wake-up of one that does.
     """
     key, id_ = SessionKey(definition.name, SLOTS), slot_event_id(slot_ms)
     wake_after_ms = engine.runtime.timings.window_ms if engine.handles else 0
@@ -126,10 +135,30 @@ async def trigger(
 
     needs = Needs(ids=(id_,), timers=(RECURRENCE_ID,), heads=True)
     before = (await engine.runtime.transact(key, needs, decide)).before
-    if engine.handles and before not in {RunState.SUCCEEDED, RunState.CANCELLED, RunState.RUNNING}:
-        await engine.drain(key)
+    goes_on = before not in {RunState.SUCCEEDED, RunState.CANCELLED, RunState.RUNNING}
+    if goes_on and engine.handles:
+        await _run_now(engine, key)
     found = await look(engine, key, id_)
-    return before, None if found is None else found.run.state
+    if found is None:
+        return before, None
+    run = found.run
+    if goes_on and not engine.handles:  # a new one is named by its event, so that no provider folds it into another
+        seq = run.entry.seq if before is None and run.entry is not None else None
+        await engine.runtime.send_wake(key, engine.runtime.clock.now_ms(), seq=seq)
+    put_off = run.state is RunState.RETRYING and run.item is not None and not run.item.failures
+    return before, RunState.QUEUED if put_off else run.state
+
+
+async def _run_now(engine: Engine, key: SessionKey) -> None:
+    """Drain, in the server's tasks if there is one. The watchdog is armed beside it: who is killed at it says nothing.
+
+    Raises StoreUnavailable or StoreBroken.
+    """
+    with ungrouped():
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(engine.runtime.arm_watchdog, key)
+            engine.start(key)
+            await engine.drain(key)
 
 
 def placed(draft: Draft, *, lane: str, key: str | None) -> Draft:

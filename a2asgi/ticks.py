@@ -3,6 +3,7 @@
 import logging
 from collections import Counter
 from dataclasses import dataclass
+from itertools import groupby
 
 import anyio
 
@@ -76,10 +77,14 @@ async def keep_up(engine: Engine) -> None:
 
 
 async def _due(engine: Engine) -> list[SessionKey]:
-    due: list[SessionKey] = []
+    """Sessions that are due, all of the highest priority that has any: on trio, tasks start in any order."""
     lease_ms = engine.runtime.timings.window_ms
-    for share in engine.shares():
-        limit = BATCH - len(due) if share.most is None else min(share.most, BATCH - len(due))
-        wakes = await engine.runtime.store.claim_wakes(share.contracts, limit=limit, lease_ms=lease_ms)
-        due += wakes.due
-    return due
+    for _, shares in groupby(engine.shares(), key=lambda share: engine.definitions[share.contracts[0]].priority):
+        due: list[SessionKey] = []
+        for share in shares:
+            limit = BATCH - len(due) if share.most is None else min(share.most, BATCH - len(due))
+            wakes = await engine.runtime.store.claim_wakes(share.contracts, limit=limit, lease_ms=lease_ms)
+            due += wakes.due
+        if due:
+            return due
+    return []

@@ -9,6 +9,7 @@ from a2asgi.app import A2
 from a2asgi.asgi import Receive, Scope
 from a2asgi.body import read_body
 from a2asgi.crons import Cron, read_rule
+from a2asgi.engine import Engine
 from a2asgi.errors import BodyTooLarge, StoreBroken, StoreUnavailable
 from a2asgi.ports import DeliveringScheduler
 from a2asgi.ticks import PURGE_BATCH
@@ -66,12 +67,20 @@ async def trigger(a2: A2, kind: str, name: str, scope: Scope, receive: Receive) 
         return OUTSIDE
     try:
         engine = await a2.ready()
-        reply = _reply(*await runs.trigger(engine, cron.definition, slot_ms, read_rule), kind)
-        await engine.runtime.store.purge(PURGE_BATCH)  # old records go with every trigger: there may be no server
+        before, after = await runs.trigger(engine, cron.definition, slot_ms, read_rule)
     except (StoreUnavailable, StoreBroken) as error:
         log.warning("slot %d of %s waits for the store: %s", slot_ms, task_id, error)
         return UNAVAILABLE
-    return reply
+    await _purge(engine)
+    return _reply(before, after, kind)
+
+
+async def _purge(engine: Engine) -> None:
+    """Old records go with every trigger: there may be no server that sees to them."""
+    try:
+        await engine.runtime.store.purge(PURGE_BATCH)
+    except (StoreUnavailable, StoreBroken) as error:
+        log.warning("nothing was purged, the next trigger does: %s", error)
 
 
 async def _is_scheduler(scheduler: object, name: str, signature: str, region: str | None, receive: Receive) -> bool:

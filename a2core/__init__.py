@@ -52,6 +52,7 @@ from a2core.delivery import (
 from a2core.errors import A2Error, InvalidName, InvalidPayload, check_name, storable_text
 from a2core.events import Appended, Conflict, decide_append
 from a2core.failures import SendFailure, send_failure
+from a2core.going_on import WentOn, decide_go_on
 from a2core.ids import derive_id, produced_event_id, timer_event_id, timer_id
 from a2core.jobs import (
     CalledOff,
@@ -247,6 +248,7 @@ __all__ = [
     "Wake",
     "WakeAt",
     "WakeBy",
+    "WentOn",
     "WorkItem",
     "begin_delivery",
     "callback",
@@ -263,6 +265,7 @@ __all__ = [
     "decide_enqueue",
     "decide_fail",
     "decide_give_up",
+    "decide_go_on",
     "decide_hand_over",
     "decide_note",
     "decide_redrive",

@@ -41,6 +41,9 @@ def decide_claim(
     Per lane only the first open item is eligible. A claim that expired counts as lost; past its budget the item is
     buried without running, so an event that kills its process ends as a dead letter too. Needs the heads.
     """
+    if not snapshot.heads and not snapshot.due_timers:  # the end of most drains
+        at_ms = snapshot.next_timer_at_ms
+        return Plan(Claimed(more=_is_past(at_ms, now_ms)), wake=WakeAt(at_ms))
     entries, arrivals, following = _deliver_timers(snapshot, now_ms, roster)
     heads = [_unparked(item, roster) for item in _with_arrivals(snapshot.heads, arrivals)]
     turns = [(item, _turn(item, roster, now_ms)) for item in heads]

@@ -66,9 +66,7 @@ def decide_settle(
         items=items,
         settled=(seq,),
         endings={} if ending is None else {seq: ending},
-        expires=expiry(
-            roster, item.entry.type, now_ms, seq, *(entry.seq for entry in new if entry.seq not in waiting)
-        ),
+        expires=expiry(roster, item.entry.type, now_ms, seq, *(entry.seq for entry in new if entry.seq not in waiting)),
     )
 
 

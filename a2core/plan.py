@@ -15,7 +15,7 @@ class Needs:
 
     `ids`: events by id, and their open work; `seqs`: open work by seq; `timers`: timers by id; `keys`: which open
     event, or waiting timer, has such a key; `heads`: the first open item of each lane, the timers that are due (a
-    bounded number) and the next one's time.
+    bounded number) and the next one's time; `behind`: a seq, for the next open item in its lane.
     """
 
     ids: tuple[str, ...] = ()
@@ -23,6 +23,7 @@ class Needs:
     timers: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
     heads: bool = False
+    behind: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class Snapshot:
     heads: tuple[WorkItem, ...] = ()
     due_timers: tuple[Timer, ...] = ()
     next_timer_at_ms: int | None = None
+    behind: WorkItem | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ class _Session:
             heads=tuple(self.work[next(iter(lane))] for lane in self.lanes.values()) if needs.heads else (),
             due_timers=tuple(due),
             next_timer_at_ms=later[0].due_at_ms if later else None,
+            behind=None if needs.behind is None else self._behind(needs.behind),
         )
 
     def keyed(self, keys: Collection[str]) -> dict[str, str]:
@@ -83,6 +84,11 @@ class _Session:
     def purge(self, seq: int) -> None:
         del self.expires[seq]
         del self.seqs[self.log.pop(seq).id]
+
+    def _behind(self, seq: int) -> WorkItem | None:
+        item = self.work.get(seq)
+        lane = () if item is None else self.lanes[item.lane]
+        return next((self.work[other] for other in lane if other > seq), None)
 
     def _leave_lane(self, item: WorkItem) -> None:
         lane = self.lanes[item.lane]

@@ -256,6 +256,13 @@ def _load(dialect: Dialect, session: int, last_seq: int, needs: Needs, now_ms: i
             f" UNION ALL SELECT key, id FROM a2_timers WHERE session = ? AND key {dialect.any_of}",
             (session, keys, session, keys),
         )
+    behind: Rows = ()
+    if needs.behind is not None:
+        behind = yield Statement(
+            f"{_WORK_OF} WHERE w.session = ? AND w.seq = (SELECT min(n.seq) FROM a2_work o JOIN a2_work n"
+            " ON n.session = o.session AND n.lane = o.lane AND n.seq > o.seq WHERE o.session = ? AND o.seq = ?)",
+            (session, session, needs.behind),
+        )
     return Snapshot(
         last_seq=last_seq,
         entries=entries,
@@ -265,6 +272,7 @@ def _load(dialect: Dialect, session: int, last_seq: int, needs: Needs, now_ms: i
         heads=tuple(map(_item, heads)),
         due_timers=tuple(due),
         next_timer_at_ms=next_timer_at_ms,
+        behind=_item(behind[0]) if behind else None,
     )
 
 
@@ -297,6 +305,8 @@ def _write(session: int, snapshot: Snapshot, plan: Plan[object]) -> Steps[None]:
 
 def _write_work(session: int, snapshot: Snapshot, plan: Plan[object]) -> Steps[None]:
     known = {item.seq: item for item in snapshot.heads} | dict(snapshot.items)
+    if snapshot.behind is not None:
+        known[snapshot.behind.seq] = snapshot.behind
     for seq in plan.settled:
         yield Statement("DELETE FROM a2_work WHERE session = ? AND seq = ?", (session, seq))
         yield _promote(session, known[seq].lane)
@@ -318,7 +328,7 @@ def _write_work(session: int, snapshot: Snapshot, plan: Plan[object]) -> Steps[N
             )
             if (lane := known[item.seq].lane) != item.lane:
                 yield _promote(session, lane)
-                yield Statement("UPDATE a2_work SET head = 0 WHERE session = ? AND seq = ?", (session, item.seq))
+                yield Statement("UPDATE a2_work SET head = 0 WHERE session = ? AND lane = ?", (session, item.lane))
                 yield _promote(session, item.lane)
 
 

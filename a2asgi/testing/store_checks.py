@@ -218,10 +218,10 @@ async def check_work_comes_back_as_it_was(bench: Bench) -> None:
     plain = await bench.append("a", "b", "c", "d")
     dead = DeadLetter(Failure("ValueError", "näh: 🍸\n'; --"), FAR_MS)
     changed = (
-        replace(plain[0], attempt=1, lost=2, ready_at_ms=FAR_MS, claim=Claim("a holder: 🍸", FAR_MS)),
-        replace(plain[1], attempt=2**31, failures=2**31, ready_at_ms=1, parked_until_ms=FAR_MS),
-        replace(plain[2], attempt=3, failures=4, lost=5, dead=dead),
-        replace(plain[3], claim=Claim("h", 0), parked_until_ms=0, dead=DeadLetter(Failure("", ""), 0)),
+        replace(plain[0], attempt=1, lost=2, ready_at_ms=FAR_MS, claim=Claim("a holder: 🍸", FAR_MS), key="🍸"),
+        replace(plain[1], attempt=2**31, failures=2**31, ready_at_ms=1, parked_until_ms=FAR_MS, progress=PAYLOADS[-1]),
+        replace(plain[2], attempt=3, failures=4, lost=5, dead=dead, key="k", progress='{"b": 1,"a":"\\u0000🍸"}'),
+        replace(plain[3], claim=Claim("h", 0), parked_until_ms=0, dead=DeadLetter(Failure("", ""), 0), key="k"),
     )
     for items in (changed, plain, tuple(reversed(changed))):
         await bench.put(KEY, Plan(None, items=items))
@@ -272,10 +272,10 @@ async def check_heads_are_promoted(bench: Bench) -> None:
 
 async def check_timers_come_back_as_they_were(bench: Bench) -> None:
     """A timer is kept with all its drafts until it is delivered; a tombstone takes its place and stays."""
-    drafts = (Draft("t1", "order", '{"b":1,"a":"🍸"}', "main"), Draft("t2", "note", "null", "other"))
+    drafts = (Draft("t1", "order", '{"b":1,"a":"🍸"}', "main"), Draft("t2", "note", "null", "other", "a key: 🍸"))
     timers = (
         Timer("delayed", FAR_MS, 0, drafts),
-        Timer("instant", FAR_MS, None, drafts[:1]),
+        Timer("instant", FAR_MS, None, drafts[:1], "a rule: 🍸"),
         Timer("empty", 1, FAR_MS, ()),
         Tombstone("cancelled"),
     )
@@ -286,6 +286,9 @@ async def check_timers_come_back_as_they_were(bench: Bench) -> None:
     await bench.put(KEY, Plan(None, timers=(Tombstone("delayed"), Timer("instant", 5, 6, ())), delivered=("empty",)))
     left = {"delayed": Tombstone("delayed"), "instant": Timer("instant", 5, 6, ()), "cancelled": Tombstone("cancelled")}
     expect(left, dict((await bench.look(timers=names)).timers), "the timers after a cancel, a change and a delivery")
+    await bench.put(KEY, Plan(None, timers=(Timer("instant", 5, 6, drafts, ""),)))
+    found = dict((await bench.look(timers=("instant",))).timers)
+    expect({"instant": Timer("instant", 5, 6, drafts, "")}, found, "the timer that was changed again")
 
 
 async def check_due_timers(bench: Bench) -> None:

@@ -1,7 +1,7 @@
 """The check against the oracle: random decisions of the core, on the store under test and on a memory store."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -10,7 +10,9 @@ from a2asgi.stores.memory import MemoryStore
 from a2asgi.testing.store_bench import HOUR_MS, Bench, expect, expect_near
 from a2asgi.testing.world import ManualClock
 from a2core import (
+    RECURRENCE_ID,
     Backoff,
+    CatchUp,
     Claimed,
     Draft,
     Ending,
@@ -24,28 +26,72 @@ from a2core import (
     Timer,
     WorkItem,
     decide_append,
+    decide_call_off,
     decide_cancel,
     decide_claim,
+    decide_enqueue,
     decide_fail,
     decide_give_up,
+    decide_note,
     decide_redrive,
+    decide_register,
     decide_release,
     decide_renew,
     decide_resolve,
     decide_schedule,
     decide_settle,
+    decide_slot,
     decide_snooze,
+    recur_by,
+    slot_event_id,
 )
 
 SEEDS = 5
-STEPS = 100
+STEPS = 200
 KEYS = (SessionKey("shop", "s-1"), SessionKey("shop", "s-2"), SessionKey("bank", "s-1"))
 POLICY = RetryPolicy(max_failures=2, max_lost=2, backoff=Backoff(base_ms=HOUR_MS, cap_ms=HOUR_MS, jitter_percent=0))
-ROSTER = Roster({"order": POLICY}, frozenset({"note"}))
+RUN_POLICY = replace(POLICY, aside=True, on_dead="told", keep_ms=3 * HOUR_MS)
 BOOM = Failure("ValueError", "boom")
 IDS = tuple(f"e{number}" for number in range(14))
+TYPES = ("order", "run", "note", "novel")
 TIMERS = tuple(f"t{number}" for number in range(6))
-EVERYTHING = Needs(IDS, tuple(range(1, len(IDS) + 1)), TIMERS, heads=True)
+RUN_IDS = tuple(f"r{number}" for number in range(12))
+RUN_KEYS = ("k", "l")
+RULES = ("1 latest", "1 all", "2 none")
+ALL = 1_000
+"""More events than there are."""
+
+EVERYTHING = Needs((*IDS, *RUN_IDS), tuple(range(1, ALL)), (*TIMERS, *RUN_IDS, RECURRENCE_ID), RUN_KEYS, heads=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Hourly:
+    """A slot every so many hours from the epoch on."""
+
+    hours: int
+
+    def next_ms(self, after_ms: int) -> int:
+        step_ms = self.hours * HOUR_MS
+        return (after_ms // step_ms + 1) * step_ms
+
+    def slots_ms(self, after_ms: int, until_ms: int, limit: int) -> list[int]:
+        return list(range(self.next_ms(after_ms), until_ms + 1, self.hours * HOUR_MS))[:limit]
+
+    def latest_ms(self, after_ms: int, until_ms: int) -> int | None:
+        latest_ms = self.next_ms(until_ms) - self.hours * HOUR_MS
+        return latest_ms if latest_ms > after_ms else None
+
+
+def _read_rule(text: str) -> tuple[_Hourly, CatchUp]:
+    hours, catch_up = text.split()
+    return _Hourly(int(hours)), CatchUp(catch_up)
+
+
+ROSTER = Roster(
+    {"order": POLICY, "run": RUN_POLICY, "told": RetryPolicy(keep_ms=HOUR_MS)},
+    frozenset({"note"}),
+    recur_by(_read_rule, "run"),
+)
 
 
 async def check_decisions_go_as_in_memory(bench: Bench) -> None:
@@ -76,12 +122,15 @@ class _Pair:
         """Do one random thing to both, then compare all that they hold."""
         actions: tuple[tuple[int, Callable[[SessionKey], Awaitable[None]]], ...] = (
             (4, self._append),
-            (4, self._claim),
-            (5, self._end),
+            (6, self._claim),
+            (8, self._end),
             (2, self._time),
             (2, self._letter),
             (2, self._move),
             (1, self._wakes),
+            (3, self._run),
+            (2, self._cron),
+            (1, self._purge),
         )
         [(_, action)] = self._random.choices(actions, [weight for weight, _ in actions])
         await action(self._random.choice(self._keys))
@@ -109,10 +158,7 @@ class _Pair:
     def _drafts(self) -> tuple[Draft, ...]:
         numbers = self._random.sample(range(len(IDS)), self._random.choice((1, 1, 2, 3)))
         payload = self._random.choice(("{}", "{}", "{}", "0"))
-        return tuple(
-            Draft(IDS[number], ("order", "order", "note", "novel")[number % 4], payload, ("a", "b", "c")[number % 3])
-            for number in numbers
-        )
+        return tuple(Draft(IDS[number], TYPES[number % 4], payload, ("a", "b", "c")[number % 3]) for number in numbers)
 
     async def _append(self, key: SessionKey) -> None:
         drafts = self._drafts()
@@ -155,8 +201,9 @@ class _Pair:
             ),
             "release": lambda seen, now_ms: decide_release(seen, now_ms, held=held),
             "renew": lambda seen, now_ms: decide_renew(seen, now_ms, held=held, expires_at_ms=now_ms + 3 * HOUR_MS),
+            "note": lambda seen, now_ms: decide_note(seen, now_ms, seq=seq, attempt=attempt, progress=f"[{now_ms}]"),
         }
-        [name] = self._random.choices(list(endings), (6, 3, 1, 1, 1, 1))
+        [name] = self._random.choices(list(endings), (6, 3, 1, 1, 1, 1, 2))
         needs = Needs(tuple(draft.id for draft in drafts), (seq,), heads=name == "renew")
         await self._both(f"{name} {item.entry.id} with {drafts}", key, needs, endings[name])
 
@@ -188,7 +235,8 @@ class _Pair:
             key, item = self._random.choice(letters)
             event_id = item.entry.id
         needs = Needs(ids=(event_id,))
-        if self._random.random() < 1 / 2:
+        # one with a key stays dead: alive, it might be a second one that the key stands for
+        if event_id not in RUN_IDS and self._random.random() < 1 / 2:
             await self._both(
                 f"redrive {event_id}",
                 key,
@@ -202,6 +250,57 @@ class _Pair:
             needs,
             lambda seen, now_ms: decide_resolve(seen, now_ms, event_id=event_id, reason="moot"),
         )
+
+    async def _run(self, _: SessionKey) -> None:
+        number, run_key = self._random.randrange(len(RUN_IDS)), self._random.choice(RUN_KEYS)
+        delay_ms = self._random.randint(0, 2) * HOUR_MS
+        key, id_ = self._keys[number % 3], RUN_IDS[number]
+        draft = Draft(id_, "run", "{}", "abc"[number % 3], run_key)
+        runs: dict[str, Decide[Any]] = {
+            "enqueue": lambda seen, now_ms: decide_enqueue(seen, now_ms, draft=draft, due_at_ms=now_ms + delay_ms),
+            "call off": lambda seen, now_ms: decide_call_off(seen, now_ms, run_id=id_, reason="moot", roster=ROSTER),
+        }
+        [name] = self._random.choices(list(runs), (2, 1))
+        needs = Needs(ids=(id_,), timers=(id_,), keys=(run_key,))
+
+        def once(seen: Snapshot, now_ms: int) -> Plan[Any]:
+            known = name == "enqueue" and (id_ in seen.entries or id_ in seen.timers)
+            return Plan("known") if known else runs[name](seen, now_ms)
+
+        await self._both(f"{name} {id_} of {run_key}", key, needs, once)
+
+    async def _cron(self, key: SessionKey) -> None:
+        rule, ahead_ms = self._random.choice(RULES), self._random.randint(0, 1) * HOUR_MS
+        if self._random.random() < 1 / 4:
+            await self._both(
+                f"register {rule}",
+                key,
+                Needs(timers=(RECURRENCE_ID,)),
+                lambda seen, now_ms: decide_register(
+                    seen, now_ms, rule=rule, schedule=_read_rule(rule)[0], event_type="run"
+                ),
+            )
+            return
+        slot_ms = self._clock.now_ms() // HOUR_MS * HOUR_MS + ahead_ms
+        await self._both(
+            f"trigger {slot_ms}",
+            key,
+            Needs(ids=(slot_event_id(slot_ms),), timers=(RECURRENCE_ID,), heads=True),
+            lambda seen, now_ms: decide_slot(
+                seen,
+                now_ms,
+                slot_ms=slot_ms,
+                event_type="run",
+                read_rule=_read_rule,
+                roster=ROSTER,
+                wake_by_ms=now_ms + HOUR_MS,
+            ),
+        )
+
+    async def _purge(self, _: SessionKey) -> None:
+        self.last = "purge"
+        await self._bench.store.purge(ALL)  # which may also remove what earlier seeds left
+        await self._oracle.purge(ALL)
 
     async def _move(self, _: SessionKey) -> None:
         self.last = "an hour passes"
@@ -221,6 +320,7 @@ def _ordered(snapshot: Snapshot) -> Snapshot:
         entries=dict(snapshot.entries),
         items=dict(snapshot.items),
         timers=dict(snapshot.timers),
+        keyed=dict(snapshot.keyed),
         heads=tuple(sorted(snapshot.heads, key=lambda item: item.seq)),
         due_timers=tuple(sorted(snapshot.due_timers, key=lambda timer: timer.id)),
     )

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import anyio
 
-from a2asgi.testing import store_checks, store_model, store_traffic_checks, store_wake_checks
+from a2asgi.testing import store_checks, store_model, store_run_checks, store_traffic_checks, store_wake_checks
 from a2asgi.testing.store_bench import Bench, MakeStore, Opened, StoreClock
 
 Check: TypeAlias = Callable[[Bench], Awaitable[None]]
@@ -44,6 +44,15 @@ CHECKS: Mapping[str, Check] = {
         store_wake_checks.check_pages_of_a_log,
         store_wake_checks.check_pages_of_dead_letters,
         store_wake_checks.check_pages_of_sessions,
+        store_run_checks.check_open_work_is_found_by_its_key,
+        store_run_checks.check_waiting_timers_are_found_by_their_key,
+        store_run_checks.check_an_item_changes_its_lane,
+        store_run_checks.check_what_expired_is_purged,
+        store_run_checks.check_the_last_expiry_counts,
+        store_run_checks.check_a_purged_log_goes_on,
+        store_run_checks.check_each_event_is_purged_once,
+        store_run_checks.check_a_session_goes_with_its_last_event,
+        store_run_checks.check_a_tests_clock_moves_the_stores,
         store_traffic_checks.check_many_tasks_append,
         store_traffic_checks.check_many_sessions_at_once,
         store_traffic_checks.check_nobody_sees_part_of_a_plan,
@@ -51,6 +60,7 @@ CHECKS: Mapping[str, Check] = {
         store_traffic_checks.check_another_event_loop,
         store_traffic_checks.check_a_cancelled_transaction_is_whole_or_absent,
         store_traffic_checks.check_a_store_is_opened_again,
+        store_run_checks.check_one_key_has_one_run,
         store_model.check_decisions_go_as_in_memory,
     )
 }
@@ -63,6 +73,7 @@ DURABLE_CHECKS: Mapping[str, Check] = {
         store_traffic_checks.check_data_outlives_its_store,
         store_traffic_checks.check_two_stores_share_the_data,
         store_wake_checks.check_two_stores_share_the_wakes,
+        store_run_checks.check_runs_outlive_their_store,
     )
 }
 """What holds for every store whose data is not in its own process, by name."""

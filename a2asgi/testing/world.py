@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 from a2asgi import runs
 from a2asgi.activity import Activity
@@ -21,7 +22,7 @@ from a2asgi.session import DeadLetter, dead_letter
 from a2asgi.stores.memory import MemoryStore
 from a2asgi.ticks import purge
 from a2asgi.times import Duration, duration_ms, from_ms, instant_ms
-from a2core import Appended, Buried, Claimed, Entry, Needs, Retrying, Scheduled, Settled, WorkItem
+from a2core import Appended, Buried, Claimed, Entry, Needs, Retrying, Scheduled, Settled, WentOn, WorkItem
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 """When a world begins, unless it is told otherwise."""
@@ -142,6 +143,7 @@ class World:
                 continue
             if self._beat_is_due():
                 engine.runtime.renewer.beat()
+                await checkpoint()  # who lost its claim learns of it
                 continue
             lease_ms = engine.runtime.timings.window_ms
             limit = 100 if engine.schedules else 0
@@ -149,7 +151,9 @@ class World:
             for share in engine.shares():
                 due += self.store.take_wakes(share.contracts, limit=limit, lease_ms=lease_ms).due
             if not due:
-                return
+                await checkpoint()  # who was cancelled ends
+                if engine.runtime.activity.is_quiet:
+                    return
             for key in due:
                 self._deliver(key)
 
@@ -224,8 +228,10 @@ class World:
 
     def _after_effect(self, process: "_Process", answer: object) -> None:
         """Crash the process if it was to die after this."""
+        answers = (answer.ended, answer.claimed) if isinstance(answer, WentOn) else (answer,)
+        told = [one for one in answers if not isinstance(one, Claimed) or one.items]
         for effect in self._crash_after:
-            if isinstance(answer, EFFECTS[effect]) and not (isinstance(answer, Claimed) and not answer.items):
+            if any(isinstance(one, EFFECTS[effect]) for one in told):
                 self._crash_after.remove(effect)
                 process.die()
                 self._install(None)

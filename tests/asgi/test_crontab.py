@@ -273,7 +273,7 @@ def test_the_calendar_has_ends(tz: str) -> None:
 
 def test_the_rarest_expression_is_found_however_far_it_is() -> None:
     """29 February as a Sunday pauses for up to 40 years: its slots of 8000 years are those of the calendar."""
-    years = [year for year in range(1970, 10_000) if monthrange(year, 2) == (5, 29)]  # 1 February is a Saturday
+    years = [year for year in range(1970, 10_000) if monthrange(year, 2) == (6, 29)]  # as its first day is
     expected = [f"{year}-02-29T00:00Z" for year in years]
     crontab = Crontab("0 0 29 2 */7")
     assert 40 == max(later - earlier for earlier, later in pairwise(years))
@@ -323,7 +323,6 @@ OLD_CHANGES = [
     ("America/St_Johns", "2010-11-07"),  # back over midnight
     ("America/Toronto", "1972-10-29"),
     ("Pacific/Apia", "2011-12-30"),  # a day skipped
-    ("Pacific/Kwajalein", "1993-08-21"),  # a day skipped
 ]
 
 
@@ -358,34 +357,33 @@ class Oracle:
         return sorted({at_ms for local, at_ms in shown if after_ms < at_ms <= until_ms and plan.is_due(local)})
 
 
-def check(tz: str, plan: Plan, oracle: Oracle, after_ms: int, until_ms: int) -> None:
-    """One Crontab gives the oracle's slots, in order, and the same ones wherever it is asked."""
-    crontab, expected = Crontab(plan.expression, tz), oracle.slots_ms(plan, after_ms, until_ms)
-    assert expected == crontab.slots_ms(after_ms, until_ms, MANY), (tz, plan.expression)
-    for at_ms in range(after_ms, until_ms - DAY_MS, 101 * MINUTE_MS + 1):
+def check(tz: str, plan: Plan, oracle: Oracle, days: tuple[int, int], asked: range) -> None:
+    """A Crontab gives the oracle's slots between two instants, in order, and the same ones wherever it is asked."""
+    crontab, expected = Crontab(plan.expression, tz), oracle.slots_ms(plan, *days)
+    assert expected == crontab.slots_ms(*days, MANY), (tz, plan.expression)
+    for at_ms in asked:
         passed = bisect_right(expected, at_ms)
         if passed < len(expected):
             assert expected[passed] == crontab.next_ms(at_ms)
             assert expected[passed] == Crontab(plan.expression, tz).next_ms(at_ms)
-        assert (expected[passed - 1] if passed else None) == crontab.latest_ms(after_ms, at_ms)
+        assert (expected[passed - 1] if passed else None) == crontab.latest_ms(days[0], at_ms)
         minute_ms = at_ms // MINUTE_MS * MINUTE_MS
-        assert (passed > 0 and expected[passed - 1] == minute_ms) == (
-            minute_ms > after_ms and crontab.is_slot(minute_ms)
-        )
+        assert (passed > 0 and expected[passed - 1] == minute_ms) == crontab.is_slot(minute_ms)
 
 
 def check_change(tz: str, at_ms: int) -> None:
-    """Each plan, around one change of one clock."""
+    """Each plan, around one change of one clock, asked from three hours before it to three hours after it."""
     oracle = Oracle(tz, at_ms - 3 * DAY_MS, at_ms + 3 * DAY_MS)
+    asked = range(at_ms - 3 * HOUR_MS, at_ms + 4 * HOUR_MS, 37 * MINUTE_MS + 1)
     for plan in PLANS:
-        check(tz, plan, oracle, at_ms - DAY_MS, at_ms + 2 * DAY_MS)
+        check(tz, plan, oracle, (at_ms - DAY_MS, at_ms + 2 * DAY_MS), asked)
 
 
 @pytest.mark.parametrize("tz", ODD_ZONES)
 def test_odd_zones_at_their_changes(tz: str) -> None:
     """An expression with a star is due at each minute that shows its times, another one once for each time."""
-    found = changes(ZoneInfo(tz), "2026-01-01", "2027-12-31")
-    assert 4 == len(found)
+    found = changes(ZoneInfo(tz), "2025-01-01", "2025-12-31")
+    assert 2 == len(found)
     for at_ms in found:
         check_change(tz, at_ms)
 
@@ -455,7 +453,8 @@ def test_any_expression_has_the_slots_of_its_values(fields: tuple[Term, ...], tz
         assert min(fields[2][1]) > longest
         return
     begin_ms = after_ms // MINUTE_MS * MINUTE_MS
-    check(tz, plan, Oracle(tz, begin_ms - DAY_MS, begin_ms + 3 * DAY_MS), after_ms, after_ms + 2 * DAY_MS)
+    oracle, asked = Oracle(tz, begin_ms - DAY_MS, begin_ms + 3 * DAY_MS), range(begin_ms + MINUTE_MS, begin_ms + DAY_MS)
+    check(tz, plan, oracle, (after_ms, after_ms + 2 * DAY_MS), asked[:: 5 * HOUR_MS + 1])
 
 
 @given(FIELDS, ZONES, st.lists(st.integers(ms("1900-01-01"), ms("2100-01-01")), min_size=1, max_size=8))

@@ -1213,7 +1213,7 @@ async def test_a_world_is_new_each_time() -> None:
 def test_what_a_user_holds_can_be_printed() -> None:
     """Sessions, contracts and the A2 itself show what they are."""
     shop = Shop(store=MemoryStore())
-    scheduler = "EmbeddedScheduler(poll='5s', concurrency=64)"
+    scheduler = "EmbeddedScheduler(poll='250ms', concurrency=64)"
     shown = f"A2(contracts=['orders'], store=MemoryStore(0 sessions), scheduler={scheduler})"
     assert (shown, "Contract('orders')", "Session('orders', 'o1')") == (repr(shop.a2), repr(shop.orders), repr(shop.o1))
     assert ("o1", A2) == (shop.o1.id, type(shop.a2))

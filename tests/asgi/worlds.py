@@ -1,7 +1,7 @@
 """What the tests of drains, renewal, scheduling and shutdown share: a small shop, and fakes that follow a script."""
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, ParamSpec, TypeAlias
@@ -40,6 +40,7 @@ from a2core import (
     Snapshot,
     Stale,
     Task,
+    WentOn,
     WorkItem,
     decide_append,
     decide_claim,
@@ -209,23 +210,25 @@ class ScriptedStore(MemoryStore):
     async def transact(self, key: SessionKey, needs: Needs, decide: Decide[Answer]) -> Answer:
         """As Store.transact."""
         await checkpoint()
-        step = MemoryStore.transact_blocking(self, key, needs, lambda *seen: Plan(_step(decide(*seen))))
-        await self._meet(step)
+        steps = MemoryStore.transact_blocking(self, key, needs, lambda *seen: Plan(_steps(decide(*seen))))
+        for step in steps:
+            await self._meet(step)
 
         def deciding(snapshot: Snapshot, now_ms: int) -> Plan[Answer]:
             plan = decide(snapshot, now_ms)
-            self._note(_step(plan), snapshot, plan)
+            self._note(_steps(plan), snapshot, plan)
             return plan
 
         answer = MemoryStore.transact_blocking(self, key, needs, deciding)
-        await self._pause(step, after=True)
+        for step in steps:
+            await self._pause(step, after=True)
         return answer
 
     def transact_blocking(self, key: SessionKey, needs: Needs, decide: Decide[Answer]) -> Answer:
         """As Store.transact_blocking."""
-        step = super().transact_blocking(key, needs, lambda *seen: Plan(_step(decide(*seen))))
-        self.calls[step] += 1
-        self._refuse(step)
+        for step in super().transact_blocking(key, needs, lambda *seen: Plan(_steps(decide(*seen)))):
+            self.calls[step] += 1
+            self._refuse(step)
         return super().transact_blocking(key, needs, decide)
 
     async def claim_wakes(self, *args: Any, **kwargs: Any) -> Wakes:
@@ -259,13 +262,16 @@ class ScriptedStore(MemoryStore):
                 await script.gate.wait()
                 return
 
-    def _note(self, step: str, snapshot: Snapshot, plan: Plan[object]) -> None:
+    def _note(self, steps: Sequence[str], snapshot: Snapshot, plan: Plan[object]) -> None:
         self.journal += [("append", entry.id) for entry in plan.entries]
         self.journal += [("settle", snapshot.items[seq].entry.id) for seq in plan.settled]
-        if isinstance(plan.answer, Claimed):
-            self.claimed += plan.answer.items
-        if step in {"claim", "fail", "release"}:
-            self.journal += [(step, item.entry.id) for item in plan.items]
+        claimed = [one for one in _answers(plan) if isinstance(one, Claimed)]
+        items = [item for one in claimed for item in (*one.items, *one.buried)]
+        self.claimed += [item for one in claimed for item in one.items]
+        for step in steps:
+            changed = items if step == "claim" else [item for item in plan.items if item not in items]
+            if step in {"claim", "fail", "release"}:
+                self.journal += [(step, item.entry.id) for item in changed]
 
 
 _STEPS: dict[type, str] = {
@@ -280,10 +286,20 @@ _STEPS: dict[type, str] = {
 }
 
 
-def _step(plan: Plan[object]) -> str:
-    if isinstance(plan.answer, Claimed):
-        return "claim" if plan.answer.items or plan.answer.buried else "look"
-    return _STEPS.get(type(plan.answer), "other")
+def _answers(plan: Plan[object]) -> list[object]:
+    """What a transaction was for: one thing, or the end of an attempt and the claim after it."""
+    return [plan.answer.ended, plan.answer.claimed] if isinstance(plan.answer, WentOn) else [plan.answer]
+
+
+def _steps(plan: Plan[object]) -> list[str]:
+    first, *then = _answers(plan)
+    return [_step(first), *(_step(one) for one in then if _step(one) == "claim")]
+
+
+def _step(answer: object) -> str:
+    if isinstance(answer, Claimed):
+        return "claim" if answer.items or answer.buried else "look"
+    return _STEPS.get(type(answer), "other")
 
 
 def scripted(a2: A2) -> tuple[World, ScriptedStore]:

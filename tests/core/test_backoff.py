@@ -56,6 +56,11 @@ def test_the_default_waits_a_second_and_up_to_a_fifth_more_or_less() -> None:
     assert RetryPolicy(max_failures=10, max_lost=10, backoff=Backoff()) == RetryPolicy()
 
 
+def test_by_default_a_dead_letter_blocks_and_what_is_settled_stays() -> None:
+    """Without options a dead letter holds its lane and is told to nobody, and no event is ever purged."""
+    assert RetryPolicy(aside=False, on_dead=None, keep_ms=None) == RetryPolicy()
+
+
 @given(backoffs, st.integers(1, 40), st.text())
 @example(Backoff(), 1, "e1")
 @example(Backoff(0, 1, 0, 100), 1, "")

@@ -1,6 +1,7 @@
 """Which work may run, who holds it and until when, and when the session must be looked at again."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -11,6 +12,8 @@ from a2core import (
     DeadLetter,
     Entry,
     Failure,
+    Recur,
+    Recurrence,
     Released,
     Renewed,
     Retrying,
@@ -561,6 +564,96 @@ def test_an_arrival_of_an_unknown_type_is_parked() -> None:
     assert frozenset({"newer"}) == session.claim(now_ms=5).parked
     assert 5 + PARK_MS == session.items[1].parked_until_ms
     assert 5 + PARK_MS == session.wake_at_ms
+
+
+# ── timers that recur ────────────────────────────────────────────────────────────────────
+
+
+def every_ten(turn: Timer, now_ms: int) -> Recurrence:
+    """One event per turn, under its time and its rule, and the next turn ten later, up to 50."""
+    name, next_ms = f"{turn.rule}-{turn.due_at_ms}", now_ms // 10 * 10 + 10
+    following = replace(turn, due_at_ms=next_ms, drafts=(draft(f"{turn.rule}-{next_ms}"),))
+    return Recurrence((draft(name, lane=name),), following if now_ms < 50 else None)
+
+
+def recurring(recur: Recur = every_ten, *, rule: str = "r") -> Session:
+    """A session with one recurring timer, due at 10."""
+    session = Session(roster=replace(ROSTER, recur=recur), due_limit=9)
+    session.schedule(Timer("t", 10, None, (draft(f"{rule}-10"),), rule), now_ms=0)
+    return session
+
+
+def test_a_timer_recurs_as_its_rule_says() -> None:
+    """Each time that it is due its rule is asked what to append and when to go on, until it does not go on."""
+    session = recurring()
+    wakes: list[int | None] = []
+    for now_ms in (9, 10, 11, 20, 39, 40, 50, 60):
+        session.claim(now_ms=now_ms, ttl_ms=1_000)
+        wakes.append(session.wake_at_ms)
+    assert ["r-10", "r-20", "r-30", "r-40", "r-50"] == list(session.entries)
+    assert [10, 20, 20, 30, 40, 50, 1_010, 1_010] == wakes
+    assert {} == session.timers
+
+
+def test_a_timer_that_goes_on_is_written_and_not_deleted() -> None:
+    """One plan appends what it brings and puts its next turn in its place; one that ends is deleted."""
+    session = recurring()
+    session.claim(now_ms=10)
+    assert (("t",), ()) == (tuple(record.id for record in session.plan.timers), session.plan.delivered)
+    session.claim(now_ms=55)
+    assert ((), ("t",)) == (session.plan.timers, session.plan.delivered)
+
+
+def test_a_recurring_timer_brings_what_its_rule_says_and_not_what_it_carries() -> None:
+    """A rule may bring several events or none, and may go on all the same."""
+    brought = {10: ("a", "b"), 20: (), 30: ("c",)}
+
+    def recur(turn: Timer, now_ms: int) -> Recurrence:
+        drafts = tuple(draft(name) for name in brought[now_ms])
+        return Recurrence(drafts, replace(turn, due_at_ms=now_ms + 10) if now_ms < 30 else None)
+
+    session = recurring(recur)
+    for now_ms in (10, 20, 30):
+        assert list(brought[now_ms]) == [new.id for new in session.claim(now_ms=now_ms).appended]
+
+
+@pytest.mark.parametrize("payload", ["{}", "[]"], ids=["same", "other-content"])
+def test_a_turn_that_is_in_the_log_appends_nothing_and_goes_on(payload: str) -> None:
+    """An event that came earlier on another way is not written again, whatever its content, and the next turn comes."""
+    session = recurring()
+    session.append(draft("r-10", lane="x", payload=payload), now_ms=5)
+    assert () == session.claim(now_ms=10).appended
+    assert 20 == session.wake_at_ms
+    assert ["r-20"] == [new.id for new in session.claim(now_ms=20).appended]
+
+
+def test_a_turn_that_is_due_already_is_left_for_another_pass() -> None:
+    """A rule that goes on in the past is followed turn by turn, one in a pass."""
+    session = recurring(lambda turn, _: Recurrence(turn.drafts, replace(turn, due_at_ms=turn.due_at_ms + 10)))
+    for due_at_ms, following in pairwise((10, 20, 30, 40)):
+        answer = session.claim(now_ms=35)
+        assert (due_at_ms <= 35, following) == (True, session.timers["t"].due_at_ms)  # type: ignore[union-attr]
+        assert (following <= 35) is answer.more
+        assert following == session.wake_at_ms
+
+
+def test_each_recurring_timer_follows_its_own_rule() -> None:
+    """Beside others, and beside timers that do not recur, each goes on by the rule that it has."""
+    session = recurring()
+    session.schedule(Timer("s", 10, None, (draft("s-10"),), "s"), now_ms=0)
+    session.schedule(timer("once", 10, "o"), now_ms=0)
+    session.claim(now_ms=10)
+    session.claim(now_ms=20)
+    assert ["o", "s-10", "r-10", "s-20", "r-20"] == list(session.entries)
+    assert {"s", "t"} == session.timers.keys()
+
+
+def test_code_that_reads_no_rules_delivers_what_a_recurring_timer_carries() -> None:
+    """Without a reader a rule is nothing: the timer brings its events once, and is gone."""
+    session = recurring()
+    session.roster = ROSTER
+    assert ["r-10"] == [new.id for new in session.claim(now_ms=35).appended]
+    assert {} == session.timers
 
 
 def test_a_pass_writes_what_it_changed() -> None:

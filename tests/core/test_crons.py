@@ -353,6 +353,18 @@ def test_a_new_schedule_finds_the_slot_that_was_triggered_early(way: str) -> Non
     assert ([5, 10, 12], 14) == (sorted(slots(session)), due(session))
 
 
+def test_a_new_schedule_does_not_put_off_a_retry_that_is_called_for() -> None:
+    """A slot that is there is tried now, also where the schedule has still to come to it."""
+    session = cron("5 all")
+    session.slot(at(10), read_rule, now_ms=at(9.5))
+    session.register("2 all", read_rule, now_ms=at(9.6))
+    for item in session.claim(now_ms=at(9.6)).items:
+        session.fail(item, now_ms=at(10) - 1)
+    assert Triggered(RunState.RETRYING) == session.slot(at(10), read_rule, now_ms=at(10))
+    assert {at(10)} == {item.ready_at_ms for item in session.items.values() if item.entry.payload == str(at(10))}
+    assert 10 == due(session)
+
+
 @pytest.mark.parametrize("way", ["timer", "trigger"])
 def test_other_events_under_the_ids_of_slots_stop_no_schedule(way: str) -> None:
     """What an older version stored in another way under a slot's id stays, and the schedule goes on past it."""
@@ -435,7 +447,7 @@ class Slots(RuleBasedStateMachine):
         answer = self.session.register(new, read_rule, now_ms=self.now_ms)
         if new != old:
             self.rule, self.since_ms = new, self.now_ms
-            assert Every(int(new.split()[0])).next_ms(self.now_ms) == answer.next_ms
+            assert Every(int(new.split(maxsplit=1)[0])).next_ms(self.now_ms) == answer.next_ms
         else:
             assert known == due(self.session)
 

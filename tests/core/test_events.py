@@ -203,3 +203,23 @@ def test_an_entry_keeps_its_ending_when_it_is_appended_again() -> None:
     assert kept.ending is not None
     assert Appended((kept,), (), pending=False) == session.append(draft("a"), now_ms=3)
     assert entry("a") == replace(kept, ending=None)
+
+
+def test_an_event_brings_its_key_to_its_work() -> None:
+    """What is appended with a key is found by it while it is open, and its log entry is as any other."""
+    session = Session()
+    answer = session.append(draft("a", key="k"), draft("b"), draft("n", event_type="note", key="k"), now_ms=0)
+    kept = (entry("a"), entry("b", 2), entry("n", 3, event_type="note"))
+    assert Appended(kept, kept, pending=True) == answer
+    assert ["k", None] == [item.key for item in session.items.values()]
+    assert ["a"] == session.unfinished("k")
+    session.settle(session.claim_one(now_ms=0), now_ms=0)
+    assert [] == session.unfinished("k")
+
+
+def test_a_key_is_no_part_of_an_event() -> None:
+    """The same id, type and payload under another key are the same event, and its work keeps the key that it has."""
+    session = Session()
+    session.append(draft("a", key="k"), now_ms=0)
+    assert Appended((entry("a"),), (), pending=True) == session.append(draft("a", key="l"), now_ms=0)
+    assert "k" == session.items[1].key

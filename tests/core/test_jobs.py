@@ -282,7 +282,7 @@ def test_a_run_is_where_it_stands(lead: Lead) -> None:
     assert timer is None or isinstance(timer, Timer)
     item = None if kept is None else session.items.get(kept.seq)
     assert Run(STATES[lead], kept, item, timer) == run
-    assert (run is not None and run.state.is_finished) is (timer is None and (item is None or item.dead is not None))
+    assert STATES[lead].is_finished is (timer is None and (item is None or item.dead is not None))
     assert before == session
 
 
@@ -454,6 +454,10 @@ class Told:
     key: str | None
     due_at_ms: int
     over: RunState | None = None
+    """What it ended as."""
+
+
+TELLING = Roster({"order": replace(POLICY, on_dead="lament"), "lament": RetryPolicy()}, ROSTER.unhandled)
 
 
 class Runs(RuleBasedStateMachine):
@@ -461,7 +465,8 @@ class Runs(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.session = Session(roster=ROSTER)
+        self.session = Session(roster=TELLING)
+        self.burials = 0
         self.now_ms = 1_000_000
         self.told: dict[str, Told] = {}
         self.claims: list[WorkItem] = []
@@ -484,11 +489,18 @@ class Runs(RuleBasedStateMachine):
     def claim(self, limit: int) -> None:
         answer = self.session.claim(now_ms=self.now_ms, limit=limit)
         for item in answer.items:
+            if item.entry.type == "lament":
+                self.session.settle(item, now_ms=self.now_ms)
+                continue
             assert None is self.told[item.entry.id].over, "no run that is over is claimed"
             assert self.told[item.entry.id].due_at_ms <= self.now_ms
+            self.claims.append(item)
         for item in answer.buried:
-            self.told[item.entry.id].over = RunState.FAILED
-        self.claims += answer.items
+            self.buried(item)
+
+    def buried(self, item: WorkItem) -> None:
+        self.told[item.entry.id].over = RunState.FAILED
+        self.burials += 1
 
     @precondition(lambda self: self.claims)
     @rule(data=st.data(), outcome=st.sampled_from(["settle", "cancel", "fail", "give-up", "note"]))
@@ -515,7 +527,7 @@ class Runs(RuleBasedStateMachine):
         if kept is None:
             run.over = RunState.SUCCEEDED if outcome == "settle" else RunState.CANCELLED
         elif kept.dead is not None:
-            run.over = RunState.FAILED
+            self.buried(kept)
 
     @precondition(lambda self: self.told)
     @rule(data=st.data(), skip=st.booleans())
@@ -544,9 +556,14 @@ class Runs(RuleBasedStateMachine):
 
     @invariant()
     def what_succeeded_or_was_cancelled_expires(self) -> None:
-        kept = {kept.seq for kept in self.session.entries.values() if self.told[kept.id].over in OVER}
-        skips = {kept.seq for kept in self.session.entries.values() if kept.ending and kept.ending.kind == "skipped"}
-        assert kept - skips == self.session.expires.keys()
+        runs = [kept for kept in self.session.entries.values() if kept.type == "order"]
+        over = {kept.seq for kept in runs if self.told[kept.id].over in OVER}
+        skipped_ones = {kept.seq for kept in runs if kept.ending and kept.ending.kind is EndingKind.SKIPPED}
+        assert over - skipped_ones == self.session.expires.keys()
+
+    @invariant()
+    def each_burial_is_told_once(self) -> None:
+        assert self.burials == sum(kept.type == "lament" for kept in self.session.entries.values())
 
     def teardown(self) -> None:
         """Whoever only follows the wakes ends with no unfinished run."""

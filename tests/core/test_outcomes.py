@@ -14,6 +14,7 @@ from a2core import (
     EndingKind,
     Entry,
     Failure,
+    Noted,
     Retrying,
     RetryPolicy,
     Roster,
@@ -21,7 +22,7 @@ from a2core import (
     Stale,
     WorkItem,
 )
-from tests.core.helpers import BOOM, TTL_MS, Session, draft, entry
+from tests.core.helpers import BOOM, ROSTER, STEADY, TTL_MS, Session, draft, entry
 
 Outcome = Callable[[Session, WorkItem, int], object]
 
@@ -35,6 +36,11 @@ OUTCOMES: dict[str, Outcome] = {
     "snooze": lambda session, item, now_ms: session.snooze(item, now_ms=now_ms, delay_ms=5),
     "give-up": lambda session, item, now_ms: session.give_up(item, now_ms=now_ms),
 }
+NOT_ENDING: dict[str, Outcome] = {
+    **OUTCOMES,
+    "note": lambda session, item, now_ms: session.note(item, "[1]", now_ms=now_ms),
+}
+"""What a holder may also do without ending its attempt."""
 
 
 def running() -> tuple[Session, WorkItem]:
@@ -68,13 +74,13 @@ def buried(session: Session) -> None:
 
 
 @pytest.mark.parametrize("end", [taken_over, settled, failed, released, buried])
-@pytest.mark.parametrize("outcome", OUTCOMES)
+@pytest.mark.parametrize("outcome", NOT_ENDING)
 def test_a_stale_attempt_writes_nothing(outcome: str, end: Callable[[Session], None]) -> None:
     """Once a claim is another's, or has ended in any way, no answer of its holder changes a row."""
     session, item = running()
     end(session)
     before = session.copy()
-    assert Stale() == OUTCOMES[outcome](session, item, TTL_MS + 1)
+    assert Stale() == NOT_ENDING[outcome](session, item, TTL_MS + 1)
     assert not session.plan.writes
     assert before == session
 
@@ -91,11 +97,11 @@ def test_an_attempt_answers_once(outcome: str) -> None:
 
 
 @pytest.mark.parametrize("now_ms", [TTL_MS - 1, TTL_MS, TTL_MS + 1], ids=["B2-before", "B2-at", "B2-after"])
-@pytest.mark.parametrize("outcome", OUTCOMES)
+@pytest.mark.parametrize("outcome", NOT_ENDING)
 def test_a_late_answer_counts_while_nobody_took_over(outcome: str, now_ms: int) -> None:
     """B2: around the end of its lease an attempt that nobody fenced out may answer, to the millisecond and after."""
     session, item = running()
-    assert Stale() != OUTCOMES[outcome](session, item, now_ms)
+    assert Stale() != NOT_ENDING[outcome](session, item, now_ms)
 
 
 # ── settle ───────────────────────────────────────────────────────────────────────────────
@@ -259,3 +265,101 @@ def test_giving_up_buries_at_once() -> None:
     assert Buried(dead) == session.give_up(item, now_ms=30)
     assert WorkItem(entry("e1"), "main", attempt=1, failures=1, dead=dead) == session.items[1]
     assert None is session.plan.wake
+
+
+def test_a_budget_that_is_spent_frees_the_lane_where_its_policy_says_so() -> None:
+    """A dead letter that goes aside lets the lane go on now, and the wake-up that came with the claim is too late."""
+    session, item = held_by(RetryPolicy(max_failures=1, aside=True))
+    dead = DeadLetter(BOOM, 30)
+    assert Buried(dead) == session.fail(item, now_ms=30)
+    assert WorkItem(entry("e1"), "aside:1", attempt=1, failures=1, dead=dead) == session.items[1]
+    assert 30 == session.wake_at_ms
+    assert 2 == session.claim_one(now_ms=30).seq
+
+
+# ── notes ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_note_is_kept_with_the_work() -> None:
+    """A holder's progress is there for whoever looks and for the next attempt; the last one counts."""
+    session, item = running()
+    for progress in ("1", '{"done":2}'):
+        assert Noted() == session.note(item, progress, now_ms=5)
+    assert replace(item, progress='{"done":2}') == session.items[1]
+    assert None is session.plan.wake
+    session.fail(item, now_ms=6)
+    assert '{"done":2}' == session.claim_one(now_ms=1_006).progress
+
+
+def test_a_note_ends_nothing() -> None:
+    """After a note the attempt still has its answer to give."""
+    session, item = running()
+    session.note(item, "1", now_ms=5)
+    assert Settled(()) == session.settle(item, now_ms=6)
+
+
+# ── how long events are kept ─────────────────────────────────────────────────────────────
+
+KEPT = RetryPolicy(max_failures=2, backoff=STEADY, keep_ms=1_000)
+
+
+def held_by(policy: RetryPolicy) -> tuple[Session, WorkItem]:
+    """As `running`, under this policy."""
+    session, item = running()
+    session.roster = Roster({**ROSTER.handled, "order": policy, "other": RetryPolicy()}, ROSTER.unhandled)
+    return session, item
+
+
+@pytest.mark.parametrize("ending", [None, Ending(EndingKind.CANCELLED, "no need")], ids=["success", "cancel"])
+def test_a_settled_event_expires_with_what_it_produced(ending: Ending | None) -> None:
+    """Where events are kept for a while, it begins when they are settled, for the event and its products alike."""
+    session, item = held_by(KEPT)
+    session.settle(item, draft("p1", event_type="note"), draft("p2", event_type="note"), now_ms=40, ending=ending)
+    assert {1: 1_040, 3: 1_040, 4: 1_040} == session.expires
+
+
+def test_a_product_that_waits_for_its_own_handler_does_not_expire() -> None:
+    """Open work is never purged: it is kept for as long as its own policy says, once it is settled itself."""
+    session, item = held_by(KEPT)
+    products = [draft(f"p-{name}", lane=name, event_type=name) for name in ("note", "order", "other", "newer")]
+    session.settle(item, *products, now_ms=40)
+    assert {1: 1_040, 3: 1_040} == session.expires
+    for each in session.claim(now_ms=50).items:
+        session.settle(each, now_ms=60)
+    assert {1: 1_040, 3: 1_040, 2: 1_060, 4: 1_060} == session.expires
+
+
+def test_a_product_that_was_in_the_log_keeps_its_time() -> None:
+    """What somebody else appended does not expire because a handler produced it too."""
+    session, item = held_by(KEPT)
+    session.append(draft("p1", event_type="note"), now_ms=30)
+    session.settle(item, draft("p1", event_type="note"), now_ms=40)
+    assert {1: 1_040} == session.expires
+
+
+@pytest.mark.parametrize("outcome", ["conflict", "fail", "snooze", "give-up", "note"])
+def test_what_is_not_settled_does_not_expire(outcome: str) -> None:
+    """A failed event is kept for good, alive or dead, and so is one that waits."""
+    session, item = held_by(KEPT)
+    NOT_ENDING[outcome](session, item, 40)
+    assert {} == session.expires
+    if outcome == "fail":
+        session.fail(session.claim_one(now_ms=1_040), now_ms=1_041)
+        assert session.items[1].dead is not None
+        assert {} == session.expires
+
+
+def test_an_event_that_is_kept_for_good_does_not_expire() -> None:
+    """Without a time in the policy nothing of an event is ever purged."""
+    session, item = held_by(RetryPolicy())
+    session.settle(item, draft("p1", event_type="note"), now_ms=40)
+    assert {} == session.plan.expires
+
+
+def test_an_event_that_succeeds_after_all_expires_from_then_on() -> None:
+    """A dead letter that is redriven is kept by its policy once it is settled."""
+    session, item = held_by(KEPT)
+    session.give_up(item, now_ms=40)
+    session.redrive("e1", now_ms=9_000)
+    session.settle(session.claim_one(now_ms=9_000), now_ms=9_500)
+    assert {1: 10_500} == session.expires

@@ -4,8 +4,8 @@ from dataclasses import FrozenInstanceError, replace
 
 import pytest
 
-from a2core import Claim, DeadLetter, EndingKind, Roster, WorkItem
-from tests.core.helpers import BOOM, ROSTER, entry
+from a2core import Claim, DeadLetter, Draft, EndingKind, Roster, Timer, WorkItem
+from tests.core.helpers import BOOM, ROSTER, draft, entry
 
 ITEM = WorkItem(entry("e1", 7), "main", ready_at_ms=1_000)
 CLAIM = Claim("h1", 2_000)
@@ -18,9 +18,9 @@ def test_an_item_has_its_events_seq() -> None:
 
 
 def test_new_work_has_spent_nothing() -> None:
-    """An item starts without attempts, failures, lost claims, claim, parking or dead letter."""
+    """An item starts without attempts, failures, lost claims, claim, parking, dead letter, key or progress."""
     fresh = WorkItem(entry("e1"), "main")
-    assert WorkItem(entry("e1"), "main", 0, 0, 0, 0, None, None, None) == fresh
+    assert WorkItem(entry("e1"), "main", 0, 0, 0, 0, None, None, None, None, None) == fresh
 
 
 @pytest.mark.parametrize(
@@ -60,6 +60,27 @@ def test_only_a_type_without_a_handler_settles_at_append() -> None:
     assert not ROSTER.settles_at_append("order")
     assert not ROSTER.settles_at_append("newer")
     assert not Roster({}, frozenset()).settles_at_append("note")
+
+
+@pytest.mark.parametrize(
+    ("drafts", "expected"),
+    [
+        pytest.param((), None, id="empty"),
+        pytest.param((draft("a"),), None, id="none"),
+        pytest.param((draft("a", key="k"),), "k", id="its-own"),
+        pytest.param((draft("a", key=""),), "", id="empty-text"),
+        pytest.param((draft("a"), draft("b", key="k"), draft("c", key="l")), "k", id="first-that-has-one"),
+    ],
+)
+def test_a_timer_has_the_key_of_what_it_carries(drafts: tuple[Draft, ...], expected: str | None) -> None:
+    """A timer is found by the first key among its events, where any has one."""
+    assert expected == Timer("t", 0, None, drafts).key
+
+
+def test_a_timer_recurs_by_its_rule_alone() -> None:
+    """Neither a timer nor a roster knows of recurring unless it is told."""
+    assert None is Timer("t", 0, None, ()).rule
+    assert None is ROSTER.recur
 
 
 def test_the_stored_words_of_an_ending_are_stable() -> None:

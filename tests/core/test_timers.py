@@ -204,6 +204,30 @@ def test_a_cancel_a_millisecond_before_the_claim_is_in_time() -> None:
     assert {} == session.entries
 
 
+def test_a_waiting_timer_has_its_key_until_it_is_cancelled() -> None:
+    """The key of a timer's event is in use while it waits and while its work is open, and free after a cancel."""
+    keyed = Timer("t1", 1_000, None, (draft("a", key="k"),))
+    session = Session()
+    session.schedule(keyed, now_ms=0)
+    assert ["t1"] == session.unfinished("k")
+    waiting = session.copy()
+    waiting.cancel(keyed, now_ms=1)
+    assert [] == waiting.unfinished("k")
+    session.claim(now_ms=1_000)
+    assert (["a"], {}) == (session.unfinished("k"), session.timers)
+
+
+def test_a_timer_that_recurs_is_accepted_as_any_other() -> None:
+    """A rule moves neither the time at which a timer is due, nor the wake-up, nor what makes two of them the same."""
+    recurring = replace(AT_A_SECOND, rule="every second")
+    plan = decide_schedule(Snapshot(), 300, timer=recurring, keep=True)
+    assert Plan(Scheduled(recurring), timers=(recurring,), wake=WakeBy(1_000)) == plan
+    session = Session()
+    session.schedule(recurring, now_ms=0)
+    assert Scheduled(recurring) == session.schedule(AT_A_SECOND, now_ms=0)
+    assert {"t1": recurring} == session.timers
+
+
 # ── delivery by a provider ───────────────────────────────────────────────────────────────
 
 

@@ -248,3 +248,8 @@ def test_what_is_no_arithmetic_is_none(text: str) -> None:
 def test_what_is_no_cron_is_refused(cron: str) -> None:
     with pytest.raises(Refused, match="invalid cron"):
         next_tick_ms(cron, 0)
+
+
+def test_a_cron_whose_time_is_over_is_refused() -> None:
+    with pytest.raises(Refused, match="invalid cron: it never comes"):
+        next_tick_ms("0 0 * * *", 253_402_300_799_999)
