@@ -4,7 +4,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any, Generic, TypeAlias, TypeVar, overload
 
@@ -55,17 +55,16 @@ class Handler:
     timeout_ms: int | None
     is_async: bool
     make_context: MakeContext | None
+    name: str = field(init=False)
+    """The function's dotted name."""
+    code: CodeType | None = field(init=False)
+    """The function's code, by which a thread's stack shows that it is running."""
 
-    @property
-    def name(self) -> str:
-        """The function's dotted name."""
+    def __post_init__(self) -> None:
         function = inspect.unwrap(self.function)
-        return f"{function.__module__}.{getattr(function, '__qualname__', repr(function))}"
-
-    @property
-    def code(self) -> CodeType | None:
-        """The function's code, by which a thread's stack shows that it is running."""
-        return getattr(inspect.unwrap(self.function), "__code__", None)
+        name = f"{function.__module__}.{getattr(function, '__qualname__', repr(function))}"
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "code", getattr(function, "__code__", None))
 
 
 class Registrar(Generic[P]):

@@ -66,6 +66,7 @@ class Engine:
         self.schedules = schedules
         self.handles = handles
         self._drains: dict[SessionKey, Drain] = {}
+        self._shares: list[Share] = []
         self._put_off: set[SessionKey] = set()
         self._start_soon: StartSoon | None = None
 
@@ -127,6 +128,11 @@ class Engine:
 
     def shares(self) -> list[Share]:
         """The contracts as their wake-ups are taken: by priority, and with their limits for one process."""
+        if sum(len(share.contracts) for share in self._shares) != len(self.definitions):  # they only grow
+            self._shares = self._make_shares()
+        return self._shares
+
+    def _make_shares(self) -> list[Share]:
         shares: list[Share] = []
         for priority in sorted({definition.priority for definition in self.definitions.values()}, reverse=True):
             level = [definition for definition in self.definitions.values() if definition.priority == priority]

@@ -12,7 +12,7 @@ from a2asgi.errors import InvalidTime, WiringError
 from a2asgi.parameters import Parameters, takes
 from a2asgi.ports import SessionKey
 from a2asgi.run_contract import LANE, JobOptions, JobStatus, RunDefinition
-from a2asgi.session import Ready
+from a2asgi.session import Ready, Session
 from a2asgi.times import Duration, duration_ms, instant_ms
 from a2core import InvalidName, check_name, derive_id, storable_text
 
@@ -131,6 +131,17 @@ class Job(Generic[P, R]):
             return False
         engine = await self._ready()
         return await runs.call_off(engine, self.definition, self._key(_session(job_id)), job_id, storable_text(reason))
+
+    async def redrive(self, job_id: str) -> None:
+        """Run a job again that was given up, with fresh budgets. Raises NoDeadLetter."""
+        await self._session(job_id).redrive(job_id)
+
+    async def resolve(self, job_id: str, reason: str) -> None:
+        """Skip a job that was given up: it ends as cancelled, and is removed after `keep`. Raises NoDeadLetter."""
+        await self._session(job_id).resolve(job_id, reason)
+
+    def _session(self, job_id: str) -> Session:
+        return Session(self._ready, self.definition, _session(job_id))
 
     def _key(self, session: str) -> SessionKey:
         return SessionKey(self.definition.name, session)

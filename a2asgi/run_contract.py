@@ -31,6 +31,8 @@ log: logging.Logger = logging.getLogger("a2asgi.run_contract")
 SUCCEEDED = "succeeded"
 FAILED = "failed"
 LANE = "run"
+MIN_KEEP = "1m"
+"""A run's record outlives whoever lost the run and has not heard of it: its seq is not given to another one before."""
 
 _NOT_STORED = (Snooze, Cancel, Fail, NoReturn, Never)
 
@@ -107,6 +109,8 @@ class JobOptions:
             raise WiringError(f"{self.name!r}: {error}") from error
         on_dead = None if self.on_failed is None else FAILED
         keep_ms = self._duration_ms("keep", self.keep)
+        if keep_ms < duration_ms(MIN_KEEP):
+            raise WiringError(f"{self.name!r}: expected keep={MIN_KEEP!r} or more, got {self.keep!r}")
         return RetryPolicy(self.retries + 1, backoff=backoff, aside=True, on_dead=on_dead, keep_ms=keep_ms)
 
     @property
@@ -155,6 +159,7 @@ class RunDefinition(Definition):
         except WiringError as error:
             raise WiringError(f"{shown(function)}: its result cannot be stored: {error}") from error
         self._product = product
+        self._may_be_none = result is Any or result is type(None)
         self.handlers[RUN] = self._run_handler(function, context)
         if options.on_failed is not None:
             self.event(FAILED, dict[str, Any])
@@ -210,7 +215,11 @@ class RunDefinition(Definition):
         """What the handler answers for a result: the event that holds it, or that it cannot be held."""
         if isinstance(result, Snooze | Cancel | Fail):
             return result
-        product = self._product(result, ctx.last_progress, ctx.attempt)
+        progress = ctx.last_progress
+        if result is None and progress is None and self._may_be_none:  # most jobs
+            text = f'{{"result":null,"progress":null,"attempt":{ctx.attempt}}}'
+            return NewEvent(Written(text), type=self.succeeded)
+        product = self._product(result, progress, ctx.attempt)
         try:
             text = self.succeeded.payload.encode(product)
         except InvalidPayload as error:  # its work is done, and would only be done again
@@ -251,7 +260,9 @@ class RunDefinition(Definition):
                 return trouble(error, event)
             return rest(told, event) if inspect.isawaitable(told) else None  # a lambda that calls an async function
 
-        return _handler(on_failed, run, run_in_thread, RetryPolicy(aside=True), None)
+        return _handler(
+            on_failed, run, run_in_thread, RetryPolicy(aside=True, keep_ms=self.options.policy().keep_ms), None
+        )
 
 
 def stored_result(annotation: Any) -> Any:

@@ -148,7 +148,10 @@ class Session:
 
     async def resolve(self, event_id: str, reason: str) -> None:
         """Skip a dead letter: settle its event with a reason, so that its lane goes on. Raises NoDeadLetter."""
-        await self._mend(event_id, partial(decide_resolve, event_id=event_id, reason=storable_text(reason)))
+        roster = self._definition.roster()
+        await self._mend(
+            event_id, partial(decide_resolve, event_id=event_id, reason=storable_text(reason), roster=roster)
+        )
 
     async def redrive(self, event_id: str) -> None:
         """Handle a dead letter's event again, with fresh budgets. Raises NoDeadLetter."""

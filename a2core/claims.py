@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from enum import Enum, auto
+from enum import IntEnum
 
 from a2core.dead_letters import bury, reported
 from a2core.events import Conflict, write_batch
@@ -46,33 +46,36 @@ def decide_claim(
         return Plan(Claimed(more=_is_past(at_ms, now_ms)), wake=WakeAt(at_ms))
     entries, arrivals, following = _deliver_timers(snapshot, now_ms, roster)
     heads = [_unparked(item, roster) for item in _with_arrivals(snapshot.heads, arrivals)]
-    turns = [(item, _turn(item, roster, now_ms)) for item in heads]
-    ready = [item for item, turn in turns if turn is _Turn.READY]
+    by_turn: tuple[list[WorkItem], ...] = tuple([] for _ in range(_TURNS))
+    for item in heads:
+        by_turn[_turn(item, roster, now_ms)].append(item)
+    ready = by_turn[_Turn.READY]
     claim = Claim(holder, expires_at_ms)
-    claimed = tuple(_claimed(item, claim) for item in ready[:limit])
-    buried = tuple(_buried(item, roster, now_ms) for item, turn in turns if turn is _Turn.SPENT)
+    claimed = tuple([_claimed(item, claim) for item in ready[:limit]])
+    spent = by_turn[_Turn.SPENT]
+    buried = tuple([_buried(item, roster, now_ms) for item in spent])
     reports = _reports(buried, snapshot.last_seq + len(entries), roster)
-    parked = tuple(_parked(item, now_ms) for item, turn in turns if turn is _Turn.UNKNOWN)
-    waiting = [item for item, turn in turns if turn is _Turn.WAITING]
+    parked = tuple([_parked(item, now_ms) for item in by_turn[_Turn.UNKNOWN]])
     now_open = {item.seq: item for item in (*heads, *arrivals, *claimed, *buried, *parked, *reports)}
     before = {item.seq: item for item in snapshot.heads}
-    went_aside = any(now_open[item.seq].lane != item.lane for item in heads)  # who follows in its lane is not known yet
-    next_timer_at_ms = _earliest((snapshot.next_timer_at_ms, *(timer.due_at_ms for timer in following)))
+    # who follows in its lane is not known yet
+    went_aside = any(dead.lane != item.lane for dead, item in zip(buried, spent, strict=True))
+    next_timer_at_ms = _earliest((snapshot.next_timer_at_ms, *[timer.due_at_ms for timer in following]))
     answer = Claimed(
         items=claimed,
         buried=buried,
         parked=frozenset(item.entry.type for item in parked),
         appended=(*entries, *(item.entry for item in reports)),
-        busy=any(turn is _Turn.BUSY for _, turn in turns),
+        busy=bool(by_turn[_Turn.BUSY]),
         more=len(ready) > limit or went_aside or bool(reports) or _is_past(next_timer_at_ms, now_ms),
-        retry_at_ms=_earliest(item.due_at_ms for item in (*waiting, *parked)),
+        retry_at_ms=_earliest([item.due_at_ms for item in (*by_turn[_Turn.WAITING], *parked)]),
     )
     return Plan(
         answer,
         entries=answer.appended,
-        items=tuple(item for item in now_open.values() if before.get(item.seq) != item),
+        items=tuple([item for item in now_open.values() if before.get(item.seq) != item]),
         timers=following,
-        delivered=tuple(timer.id for timer in snapshot.due_timers if timer.id not in {one.id for one in following}),
+        delivered=_gone(snapshot.due_timers, following),
         wake=WakeAt(now_ms)
         if went_aside or reports
         else _next_wake([now_open[item.seq] for item in heads], next_timer_at_ms),
@@ -164,6 +167,12 @@ def _deliver_timers(
     return tuple(entries), tuple(items), tuple(following)
 
 
+def _gone(due: Iterable[Timer], following: Iterable[Timer]) -> tuple[str, ...]:
+    """The ids of due timers in whose place none follows."""
+    stay = {timer.id for timer in following}
+    return tuple([timer.id for timer in due if timer.id not in stay])
+
+
 def _timer_order(timer: Timer) -> tuple[int, str]:
     return timer.due_at_ms, timer.id
 
@@ -179,15 +188,18 @@ def _with_arrivals(heads: tuple[WorkItem, ...], arrivals: tuple[WorkItem, ...]) 
     return ordered
 
 
-class _Turn(Enum):
+class _Turn(IntEnum):
     """Where the head of a lane stands."""
 
-    READY = auto()
-    WAITING = auto()
-    BUSY = auto()
-    DEAD = auto()
-    SPENT = auto()
-    UNKNOWN = auto()
+    READY = 0
+    WAITING = 1
+    BUSY = 2
+    DEAD = 3
+    SPENT = 4
+    UNKNOWN = 5
+
+
+_TURNS = len(_Turn)
 
 
 def _turn(item: WorkItem, roster: Roster, now_ms: int) -> _Turn:
@@ -245,8 +257,8 @@ def _is_past(at_ms: int | None, now_ms: int) -> bool:
 
 
 def _earliest(instants: Iterable[int | None]) -> int | None:
-    return min((at for at in instants if at is not None), default=None)
+    return min([at for at in instants if at is not None], default=None)
 
 
 def _next_wake(heads: Iterable[WorkItem], next_timer_at_ms: int | None) -> WakeAt:
-    return WakeAt(_earliest((*(item.due_at_ms for item in heads), next_timer_at_ms)))
+    return WakeAt(_earliest([*[item.due_at_ms for item in heads], next_timer_at_ms]))

@@ -31,9 +31,9 @@ class NotDead:
 
 
 def bury(item: WorkItem, policy: RetryPolicy, failure: Failure, now_ms: int) -> WorkItem:
-    """The item as a dead letter: in its lane, which it blocks, or aside in a lane of its own."""
+    """The item as a dead letter: in its lane, which it blocks, or aside in a lane of its own. Its key is free again."""
     lane = f"aside:{item.seq}" if policy.aside else item.lane
-    return replace(item, lane=lane, claim=None, dead=DeadLetter(failure, now_ms))
+    return replace(item, lane=lane, claim=None, dead=DeadLetter(failure, now_ms), key=None)
 
 
 def reported(dead: WorkItem, policy: RetryPolicy, seq: int, roster: Roster) -> tuple[WorkItem, ...]:
@@ -52,7 +52,9 @@ def reported(dead: WorkItem, policy: RetryPolicy, seq: int, roster: Roster) -> t
     return (WorkItem(entry, f"dead:{dead.seq}", ready_at_ms=dead.dead.at_ms),)
 
 
-def decide_resolve(snapshot: Snapshot, now_ms: int, *, event_id: str, reason: str) -> Plan[Resolved | NotDead]:
+def decide_resolve(
+    snapshot: Snapshot, now_ms: int, *, event_id: str, reason: str, roster: Roster
+) -> Plan[Resolved | NotDead]:
     """Settle a dead letter with a reason. Needs the event id."""
     item = _dead_item(snapshot, event_id)
     if item is None:
@@ -62,6 +64,7 @@ def decide_resolve(snapshot: Snapshot, now_ms: int, *, event_id: str, reason: st
         Resolved(replace(item.entry, ending=ending)),
         settled=(item.seq,),
         endings={item.seq: ending},
+        expires=roster.expiry(item.entry.type, now_ms, item.seq),
         wake=WakeBy(now_ms),
     )
 

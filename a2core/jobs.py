@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from a2core.dead_letters import redriven
-from a2core.outcomes import expiry
 from a2core.plan import Plan, Snapshot, WakeBy
 from a2core.records import Draft, Ending, EndingKind, Entry, Roster, Timer, WorkItem
 
@@ -114,7 +113,7 @@ def decide_call_off(
             CalledOff(entry.seq),
             entries=(entry,),
             endings={entry.seq: ending},
-            expires=expiry(roster, entry.type, now_ms, entry.seq),
+            expires=roster.expiry(entry.type, now_ms, entry.seq),
             delivered=(run_id,),
         )
     entry = snapshot.entries[run_id]
@@ -122,7 +121,7 @@ def decide_call_off(
         CalledOff(entry.seq),
         settled=(entry.seq,),
         endings={entry.seq: ending},
-        expires=expiry(roster, entry.type, now_ms, entry.seq),
+        expires=roster.expiry(entry.type, now_ms, entry.seq),
         wake=WakeBy(now_ms),
     )
 

@@ -1,6 +1,6 @@
 """Outcomes: how a holder ends one attempt, fenced by it, so that a stale holder writes nothing."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from a2core.claims import held_item
@@ -66,14 +66,8 @@ def decide_settle(
         items=items,
         settled=(seq,),
         endings={} if ending is None else {seq: ending},
-        expires=expiry(roster, item.entry.type, now_ms, seq, *(entry.seq for entry in new if entry.seq not in waiting)),
+        expires=roster.expiry(item.entry.type, now_ms, seq, *(entry.seq for entry in new if entry.seq not in waiting)),
     )
-
-
-def expiry(roster: Roster, event_type: str, now_ms: int, *seqs: int) -> Mapping[int, int]:
-    """When events that are settled together may be purged, by seq: what their policy keeps for good is not in it."""
-    policy = roster.handled.get(event_type)
-    return {} if policy is None or policy.keep_ms is None else dict.fromkeys(seqs, now_ms + policy.keep_ms)
 
 
 def decide_fail(

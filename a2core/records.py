@@ -168,6 +168,11 @@ class Roster:
     unhandled: frozenset[str]
     recur: Recur | None = None
 
+    def expiry(self, event_type: str, now_ms: int, *seqs: int) -> Mapping[int, int]:
+        """When events that are settled together may be purged, by seq; empty for what its policy keeps for good."""
+        policy = self.handled.get(event_type)
+        return {} if policy is None or policy.keep_ms is None else dict.fromkeys(seqs, now_ms + policy.keep_ms)
+
     def settles_at_append(self, event_type: str) -> bool:
         """Whether an event of this type is settled by being in the log (engine.md 1)."""
         return event_type in self.unhandled

@@ -32,7 +32,7 @@ class _Session:
     def snapshot(self, needs: Needs, now_ms: int) -> Snapshot:
         due: list[Timer] = []
         later: list[Timer] = []
-        if needs.heads:
+        if needs.heads and self.timers:
             waiting = sorted((t for t in self.timers.values() if isinstance(t, Timer)), key=lambda t: t.due_at_ms)
             due = [timer for timer in waiting if timer.due_at_ms <= now_ms][:DUE_TIMERS]
             later = waiting[len(due) :]

@@ -77,9 +77,10 @@ class Bench:
         timers: Sequence[str] = (),
         keys: Sequence[str] = (),
         heads: bool = False,
+        behind: int | None = None,
     ) -> Snapshot:
         """What the store loads for a decision."""
-        needs = Needs(tuple(ids), tuple(seqs), tuple(timers), tuple(keys), heads)
+        needs = Needs(tuple(ids), tuple(seqs), tuple(timers), tuple(keys), heads, behind)
         return await self.store.transact(key, needs, _as_it_is)
 
     async def now_ms(self) -> int:

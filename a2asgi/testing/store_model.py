@@ -248,7 +248,7 @@ class _Pair:
             f"resolve {event_id}",
             key,
             needs,
-            lambda seen, now_ms: decide_resolve(seen, now_ms, event_id=event_id, reason="moot"),
+            lambda seen, now_ms: decide_resolve(seen, now_ms, event_id=event_id, reason="moot", roster=ROSTER),
         )
 
     async def _run(self, _: SessionKey) -> None:

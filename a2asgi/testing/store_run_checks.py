@@ -18,6 +18,7 @@ from a2asgi.testing.store_bench import (
 )
 from a2asgi.testing.store_checks import NAMES
 from a2core import (
+    Claim,
     DeadLetter,
     Draft,
     Ending,
@@ -138,6 +139,20 @@ async def check_an_item_changes_its_lane(bench: Bench) -> None:
         found = {item.seq: item.lane for item in sorted((await bench.look(heads=True)).heads, key=lambda one: one.seq)}
         what = f"the heads and their lanes once {moves} moved, {settled} settled and {lanes} were appended"
         expect(heads, found, what)
+
+
+async def check_who_is_behind(bench: Bench) -> None:
+    """Whoever ends an item is told the next open one of its lane, whatever its state, and none of another lane."""
+    items = await bench.append("a", "b", "a", "b", "a")
+    await bench.append("a", "a", key=OTHER)
+    for seq, behind in ((1, items[2]), (2, items[3]), (3, items[4]), (4, None), (5, None), (9, None)):
+        expect(behind, (await bench.look(behind=seq)).behind, f"who is behind {seq}")
+    claimed = replace(items[2], attempt=3, claim=Claim("h", 1))
+    await bench.put(KEY, Plan(None, items=(claimed,)))
+    expect(claimed, (await bench.look(behind=1)).behind, "who is behind 1, claimed")
+    await bench.settle(3)
+    expect(items[4], (await bench.look(behind=1)).behind, "who is behind 1, once 3 is settled")
+    expect(None, (await bench.look()).behind, "who is behind nobody")
 
 
 async def check_what_expired_is_purged(bench: Bench) -> None:

@@ -47,6 +47,7 @@ CHECKS: Mapping[str, Check] = {
         store_run_checks.check_open_work_is_found_by_its_key,
         store_run_checks.check_waiting_timers_are_found_by_their_key,
         store_run_checks.check_an_item_changes_its_lane,
+        store_run_checks.check_who_is_behind,
         store_run_checks.check_what_expired_is_purged,
         store_run_checks.check_the_last_expiry_counts,
         store_run_checks.check_a_purged_log_goes_on,

@@ -124,6 +124,13 @@ class Session:
         work = [item.entry.id for item in self.items.values() if item.key == key and item.dead is None]
         return work + [timer.id for timer in self.timers.values() if isinstance(timer, Timer) and timer.key == key]
 
+    def behind(self, seq: int | None) -> WorkItem | None:
+        """The next open item in the lane of this one."""
+        if seq not in self.items:
+            return None
+        lane = self.items[seq].lane
+        return next((self.items[n] for n in sorted(self.items) if n > seq and self.items[n].lane == lane), None)
+
     def load(self, needs: Needs, now_ms: int) -> Snapshot:
         waiting = sorted(
             (record for record in self.timers.values() if isinstance(record, Timer)),
@@ -143,6 +150,7 @@ class Session:
             heads=tuple(reversed(self.heads())) if needs.heads else (),
             due_timers=tuple(reversed(due)) if needs.heads else (),
             next_timer_at_ms=min(later, default=None) if needs.heads else None,
+            behind=self.behind(needs.behind),
         )
 
     def apply(self, plan: Plan[Answer]) -> Answer:
@@ -244,7 +252,8 @@ class Session:
         return self.run(needs, decide_give_up, now_ms, seq=seq, attempt=attempt, roster=roster, failure=failure)
 
     def resolve(self, event_id: str, reason: str = "no use", *, now_ms: int) -> Resolved | NotDead:
-        return self.run(Needs(ids=(event_id,)), decide_resolve, now_ms, event_id=event_id, reason=reason)
+        needs = Needs(ids=(event_id,))
+        return self.run(needs, decide_resolve, now_ms, event_id=event_id, reason=reason, roster=self.roster)
 
     def redrive(self, event_id: str, *, now_ms: int) -> Redriven | NotDead:
         return self.run(Needs(ids=(event_id,)), decide_redrive, now_ms, event_id=event_id)

@@ -15,7 +15,18 @@ from a2asgi import MemoryStore, SQLiteStore
 from a2asgi.ports import Answer, Decide, SessionInfo, SessionKey, Wakes
 from a2asgi.testing import StoreCheckFailed, check_store
 from a2asgi.testing.conformance import CHECKS, DURABLE_CHECKS, StoreClock, main, report
-from a2core import Entry, Needs, Plan, Snapshot, Timer, WakeAt, WakeBy, WorkItem
+from a2core import (
+    Entry,
+    Needs,
+    Plan,
+    Snapshot,
+    Timer,
+    TimerRecord,
+    Tombstone,
+    WakeAt,
+    WakeBy,
+    WorkItem,
+)
 
 
 async def test_the_memory_store_conforms() -> None:
@@ -234,6 +245,7 @@ def whole_in(plan: Plan[Answer]) -> Plan[Plan[Answer]]:
         items=plan.items,
         settled=plan.settled,
         endings=plan.endings,
+        expires=plan.expires,
         delivered=plan.delivered,
         wake=plan.wake,
     )
@@ -260,6 +272,247 @@ class CountsAttemptsFromTheLastRedrive(Tampering):
 def without_attempt(item: WorkItem) -> WorkItem:
     redriven = item.claim is None and item.dead is None and not item.failures and not item.lost
     return replace(item, attempt=0) if redriven and item.attempt in {1, 2} else item
+
+
+# ── stores that break a law of jobs and crons ────────────────────────────────────────────
+
+
+class LosesKeys(Tampering):
+    def written(self, key: SessionKey, plan: Plan[Answer]) -> Plan[Answer]:
+        return replace(plan, items=tuple(replace(item, key=None) for item in plan.items))
+
+
+class LosesProgress(Tampering):
+    def written(self, key: SessionKey, plan: Plan[Answer]) -> Plan[Answer]:
+        return replace(plan, items=tuple(replace(item, progress=None) for item in plan.items))
+
+
+class LosesProgressWhenItIsTriedAgain(Tampering):
+    def written(self, key: SessionKey, plan: Plan[Answer]) -> Plan[Answer]:
+        items = (replace(item, progress=None) if item.claim and item.attempt > 1 else item for item in plan.items)
+        return replace(plan, items=tuple(items))
+
+
+class LosesRules(Tampering):
+    def written(self, key: SessionKey, plan: Plan[Answer]) -> Plan[Answer]:
+        timers = (replace(timer, rule=None) if isinstance(timer, Timer) else timer for timer in plan.timers)
+        return replace(plan, timers=tuple(timers))
+
+
+class LosesTheKeysOfDrafts(Tampering):
+    def written(self, key: SessionKey, plan: Plan[Answer]) -> Plan[Answer]:
+        return replace(plan, timers=tuple(map(without_keys, plan.timers)))
+
+
+def without_keys(timer: TimerRecord) -> TimerRecord:
+    if isinstance(timer, Tombstone):
+        return timer
+    return replace(timer, drafts=tuple(replace(draft, key=None) for draft in timer.drafts))
+
+
+class FindsDeadWorkByItsKey(Tampering):
+    def seen(self, key: SessionKey, snapshot: Snapshot) -> Snapshot:
+        dead = [(item.key, item.entry.id) for of, item in self.all_dead_letters_unlocked() if of == key]
+        return replace(snapshot, keyed={**snapshot.keyed, **{name: id_ for name, id_ in dead if name is not None}})
+
+    def all_dead_letters_unlocked(self) -> list[tuple[SessionKey, WorkItem]]:
+        return [
+            (key, item)
+            for key, session in self._sessions.items()
+            for item in session.work.values()
+            if item.dead is not None
+        ]
+
+
+class FindsTheKeysOfOtherSessions(MemoryStore):
+    def transact_blocking(self, key: SessionKey, needs: Needs, decide: Decide[Answer]) -> Answer:
+        found: dict[str, str] = {}
+        for session in self._sessions.values():
+            found |= session.keyed(needs.keys)
+        return super().transact_blocking(
+            key, needs, lambda seen, now_ms: decide(replace(seen, keyed=found | dict(seen.keyed)), now_ms)
+        )
+
+
+class FindsNoTimerByItsKey(Tampering):
+    def seen(self, key: SessionKey, snapshot: Snapshot) -> Snapshot:
+        timers = self._sessions[key].timers if key in self._sessions else {}
+        return replace(snapshot, keyed={name: id_ for name, id_ in snapshot.keyed.items() if id_ not in timers})
+
+
+class LooksForKeysBeforeItLeaps(MemoryStore):
+    """Finds what has a key in a transaction of its own, before the one that writes."""
+
+    async def transact(self, key: SessionKey, needs: Needs, decide: Decide[Answer]) -> Answer:
+        keyed = await super().transact(key, Needs(keys=needs.keys), lambda seen, _: Plan(seen.keyed))
+        await checkpoint()
+        return await super().transact(key, needs, lambda seen, now_ms: decide(replace(seen, keyed=keyed), now_ms))
+
+
+class KeepsItemsInTheirLanes(Tampering):
+    def written(self, key: SessionKey, plan: Plan[Answer]) -> Plan[Answer]:
+        work = self._sessions[key].work if key in self._sessions else {}
+        moved = (replace(item, lane=work[item.seq].lane) if item.seq in work else item for item in plan.items)
+        return replace(plan, items=tuple(moved))
+
+
+class TellsWhoIsNextInAnyLane(Tampering):
+    def seen(self, key: SessionKey, snapshot: Snapshot) -> Snapshot:
+        if snapshot.behind is None:
+            return snapshot
+        return replace(snapshot, behind=self._sessions[key].work.get(snapshot.behind.seq - 1))
+
+
+class QueuesMovedItemsLast(MemoryStore):
+    """An item that changes its lane comes behind all that is open there."""
+
+    def transact_blocking(self, key: SessionKey, needs: Needs, decide: Decide[Answer]) -> Answer:
+        session = self._sessions.get(key)
+        before = {} if session is None else {seq: item.lane for seq, item in session.work.items()}
+        answer = super().transact_blocking(key, needs, decide)
+        if session is not None:
+            for seq, item in session.work.items():
+                if before.get(seq, item.lane) != item.lane:
+                    session.lanes[item.lane][seq] = session.lanes[item.lane].pop(seq)
+        return answer
+
+
+class LeavesTheOldHeadBesideTheNew(Tampering):
+    """Where an item moves before the head of a lane, the two of them are its heads."""
+
+    def __init__(self, *, clock: StoreClock) -> None:
+        super().__init__(clock=clock)
+        self._heads: dict[SessionKey, set[int]] = {}
+
+    def seen(self, key: SessionKey, snapshot: Snapshot) -> Snapshot:
+        session = self._sessions.get(key)
+        if session is None:
+            return snapshot
+        stale = [session.work[seq] for seq in self._heads.setdefault(key, set()) if seq in session.work]
+        self._heads[key] |= {next(iter(lane)) for lane in session.lanes.values()}
+        return replace(snapshot, heads=tuple({item.seq: item for item in (*snapshot.heads, *stale)}.values()))
+
+
+class LosesExpiry(Tampering):
+    def written(self, key: SessionKey, plan: Plan[Answer]) -> Plan[Answer]:
+        return replace(plan, expires={})
+
+
+class KeepsTheFirstExpiry(Tampering):
+    def written(self, key: SessionKey, plan: Plan[Answer]) -> Plan[Answer]:
+        known = self._sessions[key].expires if key in self._sessions else {}
+        return replace(plan, expires={seq: at_ms for seq, at_ms in plan.expires.items() if seq not in known})
+
+
+class PurgesEverything(MemoryStore):
+    async def purge(self, limit: int) -> int:
+        return await super().purge(1_000_000)
+
+
+class PurgesAheadOfTime(MemoryStore):
+    async def purge(self, limit: int) -> int:
+        self.offset_ms += 3_600_000
+        purged = await super().purge(limit)
+        self.offset_ms -= 3_600_000
+        return purged
+
+
+class PurgesTheNewestFirst(MemoryStore):
+    async def purge(self, limit: int) -> int:
+        for session in self._sessions.values():
+            session.expires = {seq: 2 * self._now_ms() - at_ms for seq, at_ms in session.expires.items()}
+        self.offset_ms += 1_000_000_000
+        purged = await super().purge(limit)
+        self.offset_ms -= 1_000_000_000
+        for session in self._sessions.values():
+            session.expires = {seq: 2 * self._now_ms() - at_ms for seq, at_ms in session.expires.items()}
+        return purged
+
+
+class PurgesSessionBySession(MemoryStore):
+    """The oldest of the session that was made first, before what is older in others."""
+
+    async def purge(self, limit: int) -> int:
+        purged = 0
+        sessions = self._sessions
+        for key, session in list(sessions.items()):
+            self._sessions = {key: session}
+            purged += await super().purge(limit - purged)
+            if not self._sessions:
+                del sessions[key]
+        self._sessions = sessions
+        return purged
+
+
+class CountsTheLogAnew(Tampering):
+    """Takes the length of the log for the last seq, once events are purged."""
+
+    def seen(self, key: SessionKey, snapshot: Snapshot) -> Snapshot:
+        session = self._sessions.get(key)
+        return snapshot if session is None or not session.log else replace(snapshot, last_seq=len(session.log))
+
+
+class ReadsOnlyWithoutGaps(MemoryStore):
+    """Reads as many seqs as the limit says, whether or not there is an event of each."""
+
+    async def read(self, key: SessionKey, after_seq: int, limit: int) -> list[Entry]:
+        return [entry for entry in await super().read(key, after_seq, limit) if entry.seq <= after_seq + limit]
+
+
+class KeepsTheIdsOfThePurged(Tampering):
+    def __init__(self, *, clock: StoreClock) -> None:
+        super().__init__(clock=clock)
+        self._ids: dict[SessionKey, dict[str, Entry]] = {}
+
+    def seen(self, key: SessionKey, snapshot: Snapshot) -> Snapshot:
+        return replace(snapshot, entries={**snapshot.entries, **self._ids.get(key, {})})
+
+    async def purge(self, limit: int) -> int:
+        before = {key: dict(session.log) for key, session in self._sessions.items()}
+        purged = await super().purge(limit)
+        for key, log in before.items():
+            left = self._sessions[key].log if key in self._sessions else {}
+            self._ids.setdefault(key, {}).update({log[seq].id: log[seq] for seq in log.keys() - left.keys()})
+        return purged
+
+
+class CountsWhatOthersPurge(MemoryStore):
+    async def purge(self, limit: int) -> int:
+        now_ms = self._now_ms()
+        expired = [at for session in self._sessions.values() for at in session.expires.values() if at <= now_ms]
+        await checkpoint()
+        await super().purge(limit)
+        return min(len(expired), limit)
+
+
+class KeepsEmptySessions(MemoryStore):
+    async def purge(self, limit: int) -> int:
+        before = dict(self._sessions)
+        purged = await super().purge(limit)
+        self._sessions = before | self._sessions
+        return purged
+
+
+class RemovesSessionsWithTimers(MemoryStore):
+    async def purge(self, limit: int) -> int:
+        purged = await super().purge(limit)
+        for key, session in list(self._sessions.items()):
+            if purged and not session.log and not any(isinstance(timer, Timer) for timer in session.timers.values()):
+                del self._sessions[key]
+        return purged
+
+
+class NeverMovesItsClock(MemoryStore):
+    def _now_ms(self) -> int:
+        return self._clock.now_ms()
+
+
+class JudgesWakesByAnotherClock(MemoryStore):
+    async def claim_wakes(self, contracts: Collection[str], *, limit: int, lease_ms: int, late_ms: int = 0) -> Wakes:
+        offset_ms, self.offset_ms = self.offset_ms, 0
+        wakes = await super().claim_wakes(contracts, limit=limit, lease_ms=lease_ms, late_ms=late_ms)
+        self.offset_ms = offset_ms
+        return wakes
 
 
 @pytest.mark.parametrize(
@@ -292,6 +545,33 @@ def without_attempt(item: WorkItem) -> WorkItem:
         (WritesPieceByPiece, "check_nobody_sees_part_of_a_plan"),
         (OpensOnce, "check_a_store_is_opened_again"),
         (CountsAttemptsFromTheLastRedrive, "check_decisions_go_as_in_memory"),
+        (LosesProgressWhenItIsTriedAgain, "check_decisions_go_as_in_memory"),
+        (LosesKeys, "check_work_comes_back_as_it_was"),
+        (LosesProgress, "check_work_comes_back_as_it_was"),
+        (LosesRules, "check_timers_come_back_as_they_were"),
+        (LosesTheKeysOfDrafts, "check_timers_come_back_as_they_were"),
+        (FindsDeadWorkByItsKey, "check_open_work_is_found_by_its_key"),
+        (FindsTheKeysOfOtherSessions, "check_open_work_is_found_by_its_key"),
+        (FindsNoTimerByItsKey, "check_waiting_timers_are_found_by_their_key"),
+        (LooksForKeysBeforeItLeaps, "check_one_key_has_one_run"),
+        (KeepsItemsInTheirLanes, "check_an_item_changes_its_lane"),
+        (QueuesMovedItemsLast, "check_an_item_changes_its_lane"),
+        (TellsWhoIsNextInAnyLane, "check_who_is_behind"),
+        (LeavesTheOldHeadBesideTheNew, "check_an_item_changes_its_lane"),
+        (LosesExpiry, "check_what_expired_is_purged"),
+        (PurgesEverything, "check_what_expired_is_purged"),
+        (PurgesAheadOfTime, "check_what_expired_is_purged"),
+        (PurgesTheNewestFirst, "check_what_expired_is_purged"),
+        (PurgesSessionBySession, "check_what_expired_is_purged"),
+        (KeepsTheFirstExpiry, "check_the_last_expiry_counts"),
+        (CountsTheLogAnew, "check_a_purged_log_goes_on"),
+        (ReadsOnlyWithoutGaps, "check_a_purged_log_goes_on"),
+        (KeepsTheIdsOfThePurged, "check_a_purged_log_goes_on"),
+        (CountsWhatOthersPurge, "check_each_event_is_purged_once"),
+        (KeepsEmptySessions, "check_a_session_goes_with_its_last_event"),
+        (RemovesSessionsWithTimers, "check_a_session_goes_with_its_last_event"),
+        (NeverMovesItsClock, "check_a_tests_clock_moves_the_stores"),
+        (JudgesWakesByAnotherClock, "check_a_tests_clock_moves_the_stores"),
     ],
 )
 async def test_a_store_that_breaks_a_law_is_found(broken: Callable[..., MemoryStore], check: str) -> None:
