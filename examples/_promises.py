@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from a2asgi import Event, NewEvent
-from examples.orders import Placed, orders
+from examples.orders import Placed, orders, restock, stocktake
 
 TIMER_S = 3.0
 LATE_S = 2.0
 """How late a timer may be while the server is up, on however busy a machine."""
 
-LINE = re.compile(r"(\S+) \[orders/(\S+) (\S+) #(\d+)\] attempt (\d+) (started|done|failed)")
+LINE = re.compile(r"(\S+) \[([^/]+)/(\S+) (\S+) #(\d+)\] attempt (\d+) (started|done|failed|bay \d+)")
 
 Key: TypeAlias = tuple[str, int]
 """An event, by its order and its seq."""
@@ -29,16 +29,34 @@ class Effect:
     seq: int
     attempt: int
     moment: str
+    contract: str = orders.name
 
     @property
     def key(self) -> Key:
         """The event that is handled."""
         return self.order, self.seq
 
+    @property
+    def bay(self) -> int | None:
+        """The bay that a stocktake begins to count, if this is what it does."""
+        return int(self.moment.removeprefix("bay ")) if self.moment.startswith("bay ") else None
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the database told of a stocktake: how many bays were counted, of how many."""
+
+    at: float
+    done: float
+    total: float
+
 
 @dataclass(slots=True)
 class Seen:
-    """All that was seen. Times are seconds since the Unix epoch, on the one machine that this runs on."""
+    """All that was seen. Times are seconds since the Unix epoch, on the one machine that this runs on.
+
+    Logs and effects are those of orders; `jobs` are the logs of stocktakes, and `slots` is that of the cron.
+    """
 
     began: float = field(default_factory=time.time)
     ended: float = 0.0
@@ -51,6 +69,15 @@ class Seen:
     settled_at: float | None = None
     requests_since_kill: int | None = None
     repeated: tuple[bool, int, int] | None = None
+    jobs_answered: list[str] = field(default_factory=list)
+    jobs: dict[str, list[Event[Any]]] = field(default_factory=dict)
+    job_effects: list[Effect] = field(default_factory=list)
+    told: list[Told] = field(default_factory=list)
+    job_state: str = "unknown"
+    slot_ms: int = 0
+    slot_answers: list[str] = field(default_factory=list)
+    slots: list[Event[Any]] = field(default_factory=list)
+    slot_effects: list[Effect] = field(default_factory=list)
     trouble: str | None = None
 
     def events(self, *types: str) -> Iterator[tuple[str, Event[Any]]]:
@@ -65,6 +92,14 @@ class Seen:
     def done(self, until: float = float("inf")) -> set[Key]:
         """The events that a handler was through with by then."""
         return {effect.key for effect in self.effects if effect.moment == "done" and effect.at <= until}
+
+    def saw(self, effect: Effect) -> None:
+        """Keep an effect with those of its kind. Raises KeyError for one of nothing that was declared."""
+        {
+            orders.name: self.effects,
+            stocktake.definition.name: self.job_effects,
+            restock.definition.name: self.slot_effects,
+        }[effect.contract].append(effect)
 
     def running(self) -> dict[Key, Effect]:
         """The handlers that started and did not end: once the server is killed, those that it was killed in."""
@@ -91,8 +126,8 @@ def effect_of(line: str) -> Effect:
     match = LINE.fullmatch(line)
     if match is None:
         raise ValueError(f"expected a line such as '1.5 [orders/o1 placed #1] attempt 1 done', got {line!r}")
-    at, order, type_, seq, attempt, moment = match.groups()
-    return Effect(float(at), order, type_, int(seq), int(attempt), moment)
+    at, contract, session, type_, seq, attempt, moment = match.groups()
+    return Effect(float(at), session, type_, int(seq), int(attempt), moment, contract)
 
 
 def lane_of(event: Event[Any]) -> str:
@@ -217,6 +252,37 @@ def appended_nothing(seen: Seen) -> Check:
     return Check("a repeated request appends nothing", text, not new and before == after)
 
 
+def job_went_on(seen: Seen) -> Check:
+    """Compare the progress that was kept when the server was killed with the bays that were counted after it."""
+    kept = max((told.done for told in seen.told if told.at <= seen.killed_at), default=0)
+    total = max((told.total for told in seen.told), default=0)
+    after = [effect.bay for effect in seen.job_effects if effect.at > seen.killed_at and effect.bay is not None]
+    ends = [effect.moment for effect in seen.job_effects].count("done")
+    text = (
+        f"{len(seen.jobs_answered)} requests, {len(seen.jobs)} job: {kept:g} of {total:g} bays before the kill, "
+        f"{len(after)} after it, {seen.job_state}"
+    )
+    one = len(seen.jobs_answered) > 1 and len(set(seen.jobs_answered)) == 1 == len(seen.jobs)
+    steps = [told.done for told in seen.told]
+    rose = 0 < kept < total and steps == sorted(steps) and steps[-1] == total
+    went_on = after == list(range(int(kept) + 1, int(total) + 1)) and ends == 1 and seen.job_state == "succeeded"
+    promise = "a job tells its progress, and finishes though its server was killed"
+    return Check(promise, text, one and rose and went_on)
+
+
+def slot_ran_once(seen: Seen) -> Check:
+    """Compare what the triggers were answered with what the cron's handler did."""
+    runs = [event.seq for event in seen.slots if event.type in restock.definition.handlers]
+    asked = [event.seq for event in seen.slots if event.seq in runs and event.payload == seen.slot_ms]
+    ended = [effect.seq for effect in seen.slot_effects if effect.moment == "done" and effect.seq in asked]
+    unknown = {effect.key for effect in seen.slot_effects if effect.seq not in runs}
+    text = f"answers: {', '.join(seen.slot_answers) or 'none'}; runs: {len(ended)}" + _but(unknown=unknown)
+    first, *others = seen.slot_answers or [""]
+    answered = first == "succeeded" and set(others) == {"duplicate"}
+    kept = answered and len(asked) == 1 == len(ended) and not unknown
+    return Check("a cron's slot runs once, however often it is triggered", text, kept)
+
+
 def ran_through(seen: Seen) -> Check:
     """Report whatever kept the demonstration from its end."""
     text = seen.trouble or f"after {seen.ended - seen.began:.1f} s"
@@ -234,6 +300,8 @@ CHECKS: tuple[Callable[[Seen], Check], ...] = (
     went_on,
     counted_once,
     appended_nothing,
+    job_went_on,
+    slot_ran_once,
     ran_through,
 )
 

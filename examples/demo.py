@@ -1,4 +1,4 @@
-"""The demonstration: a real server on SQLite, orders over HTTP, a timer, a dead letter, and a SIGKILL at work.
+"""The demonstration: a real server on SQLite, orders over HTTP, a timer, a job, a cron, and a SIGKILL at work.
 
     python -m examples.demo
 
@@ -9,6 +9,7 @@ was seen. It exits with 1 if any promise was not kept.
 import json
 import os
 import re
+import secrets
 import signal
 import subprocess
 import sys
@@ -21,13 +22,13 @@ from typing import Any
 import anyio
 import httpx
 
-from a2asgi import SQLiteStore
-from examples._promises import TIMER_S, Seen, effect_of, lane_of, report
-from examples.orders import orders
+from a2core import SIGNATURE_HEADER, SLOT_HEADER, sign_schedule
+from examples._promises import TIMER_S, Seen, report
+from examples._watcher import Watcher
+from examples.orders import restock
 
 ROOT = Path(__file__).parent.parent
 LIMIT_S = 25.0  # for all of it
-HOLD_S = 0.1  # how long a line waits to be printed, for what happened before it and is seen after it
 ORDERS: dict[str, dict[str, Any]] = {
     "paid-1": {"skus": ["tea", "cup"], "card": "4242"},
     "unpaid-1": {"skus": ["tea"]},
@@ -38,6 +39,7 @@ MORE_ORDERS: dict[str, dict[str, Any]] = {
     "paid-3": {"skus": ["cup", "cup"], "card": "4242"},
     "paid-4": {"skus": ["tea", "tea"], "card": "4242"},
 }
+BAYS_BEFORE_THE_KILL = 2
 LAST_ORDER: dict[str, dict[str, Any]] = {"unpaid-2": {"skus": ["pot"]}}
 
 
@@ -50,7 +52,8 @@ class Server:
         self.database = folder / "orders.db"
         self.port = 0  # which the system picks
         self.slack_s = 0.0  # how much later than asked a timer may fire
-        self.environment = {"ORDERS_DB": str(self.database)}
+        self.cron_secret = secrets.token_hex()  # of who may trigger a slot
+        self.environment = {"ORDERS_DB": str(self.database), "A2_CRON_SECRET": self.cron_secret}
         self._runs = 0
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -114,89 +117,14 @@ class Server:
         }
 
 
-class Watcher:
-    """Sees the database and the effects file from outside, and prints what is new.
-
-    It reads by a store of its own, and a read wakes nothing: no server hears of it, and this process runs no A2, so
-    it handles nothing itself. What goes on after the kill goes on without anyone's asking.
-    """
-
-    def __init__(self, server: Server, seen: Seen) -> None:
-        self.idle = False
-        self.store = SQLiteStore(server.database, busy_timeout="2s")
-        self._seen = seen
-        self._effects = server.effects
-        self._effects_read = 0
-        self._held: list[tuple[float, str]] = []
-
-    async def until(self, what: str, condition: Callable[[], object], *, within: float) -> None:
-        """Look and print until it is so. Raises TimeoutError."""
-        give_up_at = time.monotonic() + within
-        while time.monotonic() < give_up_at:
-            await self.look()
-            if condition():
-                return
-            await anyio.sleep(0.02)
-        raise TimeoutError(f"waited {within:g} s for {what}")
-
-    async def look(self) -> None:
-        """Take in what is new, and print what is old enough to be in order."""
-        sessions = await self.store.sessions("orders")
-        for session in sessions:
-            order = session.key.session_id
-            log = self._seen.logs.setdefault(order, [])
-            for event in map(orders.event_of, await self.store.read(session.key, len(log), 100)):
-                log.append(event)
-                lane = f"lane {lane_of(event)}" if event.type in orders.handlers else ""
-                at = event.created_at.timestamp() + 0.0009  # its millisecond's end, after the handler that led to it
-                self._say(at, order, f"+ #{event.seq} {event.type}", f"{lane:<14} {event.payload or ''}")
-        for key, item in await self.store.dead_letters("orders"):
-            if item.dead is not None and (key.session_id, item.seq) not in self._seen.dead:
-                self._seen.dead[key.session_id, item.seq] = item.dead.failure.type
-                text = f"! #{item.seq} {item.entry.type}"
-                self._say(item.dead.at_ms / 1_000, key.session_id, text, f"dead letter: {item.dead.failure.message}")
-        self._look_at_effects()
-        # a session without work that could ever go on, and without a timer, has no next wake-up
-        self.idle = bool(sessions) and all(session.wake_at_ms is None for session in sessions)
-        self.print(until=time.time() - HOLD_S)
-
-    def title(self, text: str) -> None:
-        """Say what the demonstration does itself."""
-        now = time.time()
-        self._held.append((now, f"\n{_styled('1', f'{now - self._seen.began:6.2f} s  {text}')}"))
-        self.print(until=now)
-
-    def print(self, *, until: float) -> None:
-        """Print what happened until then."""
-        self._held.sort(key=lambda held: held[0])
-        while self._held and self._held[0][0] <= until:
-            print(self._held.pop(0)[1], flush=True)
-
-    def _look_at_effects(self) -> None:
-        if not self._effects.exists():
-            return
-        with self._effects.open("rb") as file:
-            file.seek(self._effects_read)
-            written = file.read()
-        whole = written[: written.rfind(b"\n") + 1]
-        self._effects_read += len(whole)
-        for effect in map(effect_of, whole.decode().splitlines()):
-            self._seen.effects.append(effect)
-            text = f"attempt {effect.attempt} {effect.moment}"
-            self._say(effect.at, effect.order, f"  #{effect.seq} {effect.type}", text)
-
-    def _say(self, at: float, order: str, what: str, detail: str) -> None:
-        name = _styled(str(31 + sum(order.encode()) % 6), f"{order:<9}")
-        self._held.append((at, f"{at - self._seen.began:6.2f} s  {name} {what:<17} {detail}".rstrip()))
-
-
 async def run(server: Server, seen: Seen) -> None:
     """Go through all of it, filling in what is seen."""
-    watcher = Watcher(server, seen)
+    watcher = Watcher(server.database, server.effects, seen)
     await watcher.store.open()
     try:
         with anyio.move_on_after(LIMIT_S):
             await _start(server, watcher)
+            await _trigger_a_slot(server, watcher, seen)
             await _orders_and_timers(server, watcher, seen)
             await _kill_at_work(server, watcher, seen)
             await _go_on(server, watcher, seen)
@@ -216,6 +144,14 @@ async def _start(server: Server, watcher: Watcher) -> None:
     await watcher.until("the server to start", lambda: server.url, within=10)
 
 
+async def _trigger_a_slot(server: Server, watcher: Watcher, seen: Seen) -> None:
+    watcher.title("a cron's slot is triggered twice over HTTP, by signed requests")
+    seen.slot_ms = int(seen.began) // 60 * 60_000  # the server started in this minute, and a new cron never backfills
+    for _ in range(2):
+        await _trigger(server, seen)
+    await watcher.look()
+
+
 async def _orders_and_timers(server: Server, watcher: Watcher, seen: Seen) -> None:
     watcher.title("three orders are placed at once: one paid, one not, one whose bank never answers")
     await _place(server, seen, ORDERS)
@@ -228,18 +164,22 @@ async def _orders_and_timers(server: Server, watcher: Watcher, seen: Seen) -> No
 
 
 async def _kill_at_work(server: Server, watcher: Watcher, seen: Seen) -> None:
-    watcher.title("three paid orders are placed at once")
+    watcher.title("three paid orders are placed at once, and a stocktake is asked for by a double click")
     await _place(server, seen, MORE_ORDERS)
+    async with _client(server) as client, anyio.create_task_group() as tasks:
+        for _ in range(2):
+            tasks.start_soon(_click, client, seen)
 
-    def packing() -> int:
-        return sum(effect.type == "paid" for effect in seen.running().values())
+    def at_work() -> bool:
+        packing = sum(effect.type == "paid" for effect in seen.running().values())
+        return packing > 1 and any(told.done >= BAYS_BEFORE_THE_KILL for told in seen.told)
 
-    await watcher.until("two parcels being packed", lambda: packing() > 1, within=5)
+    await watcher.until("two parcels being packed and two bays counted", at_work, within=5)
     await _place(server, seen, LAST_ORDER)
     server.kill()
+    await watcher.look()  # at what it leaves behind
     seen.killed_at = time.time()
-    await watcher.look()
-    watcher.title("one more was placed, and the server killed with SIGKILL while it packed")
+    watcher.title("one more was placed, and the server killed with SIGKILL while it packed and counted")
 
 
 async def _go_on(server: Server, watcher: Watcher, seen: Seen) -> None:
@@ -252,16 +192,19 @@ async def _go_on(server: Server, watcher: Watcher, seen: Seen) -> None:
 
 
 async def _ask_again(server: Server, watcher: Watcher, seen: Seen) -> None:
-    watcher.title("the first order is placed again, with the same event id")
+    watcher.title("the first order is placed again, with the same event id, and the slot is triggered again")
     before = len(seen.logs["paid-1"])
     new = await _place(server, seen, {"paid-1": ORDERS["paid-1"]})
+    await _trigger(server, seen)
     last_timer_at = max(log[0].created_at.timestamp() for log in seen.logs.values()) + TIMER_S + server.slack_s
     within = TIMER_S + server.slack_s + 2
     await watcher.until("the last timer", lambda: watcher.idle and time.time() > last_timer_at, within=within)
     seen.repeated = (any(new), before, len(seen.logs["paid-1"]))
     async with _client(server) as client:
         letters = (await client.get("/dead-letters")).raise_for_status().json()["dead_letters"]
+        job = (await client.get(f"/jobs/{seen.jobs_answered[0]}")).raise_for_status().json()["job"]
     seen.listed = [(letter["session"], letter["seq"]) for letter in letters]
+    seen.job_state = job["state"]
 
 
 async def _place(server: Server, seen: Seen, bodies: dict[str, dict[str, Any]]) -> list[bool]:
@@ -279,12 +222,23 @@ async def _place(server: Server, seen: Seen, bodies: dict[str, dict[str, Any]]) 
     return new
 
 
+async def _click(client: httpx.AsyncClient, seen: Seen) -> None:
+    """Ask for a stocktake. The answer: the job."""
+    response = await client.post("/stocktakes/cellar")
+    seen.jobs_answered.append(response.raise_for_status().json()["job"])
+
+
+async def _trigger(server: Server, seen: Seen) -> None:
+    """Ask for the slot, as whoever knows the secret may."""
+    signature = sign_schedule(server.cron_secret, restock.definition.name, seen.slot_ms)
+    headers = {SLOT_HEADER: str(seen.slot_ms), SIGNATURE_HEADER: signature}
+    async with _client(server) as client:
+        response = await client.post(f"/api/a2/cron/{restock.name}", headers=headers)
+    seen.slot_answers.append(response.raise_for_status().json()["status"])
+
+
 def _client(server: Server) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=server.url or "", timeout=5, trust_env=False)
-
-
-def _styled(style: str, text: str) -> str:
-    return f"\x1b[{style}m{text}\x1b[0m" if sys.stdout.isatty() else text
 
 
 def main(make_server: Callable[[Path], Server] = Server) -> int:

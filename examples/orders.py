@@ -1,13 +1,15 @@
-"""An order shop: durable sessions, timers, retries and dead letters in one FastAPI app, without a worker process.
+"""An order shop: durable sessions, timers, retries, a job and a cron in one FastAPI app, without a worker process.
 
     uvicorn examples.orders:app
 
     curl localhost:8000/orders/o1 --json '{"skus": ["tea", "cup"], "card": "4242"}'  # twice is once
     curl localhost:8000/orders/o1                                                    # its state and its log
     curl localhost:8000/dead-letters                                                 # try the card "unreachable"
+    curl localhost:8000/stocktakes/cellar -X POST                                    # a job: twice at a time is once
+    curl localhost:8000/jobs/...                                                     # how far it is
 
-An order without a card expires after three seconds. Kill the server with -9 while it packs, and start it again: what
-was cut off goes on by itself, once the dead server's claims have run out. `make demo` shows all of this.
+An order without a card expires after three seconds. Kill the server with -9 while it packs or counts, and start it
+again: what was cut off goes on by itself, once the dead server's claims have run out. `make demo` shows all of this.
 """
 
 import os
@@ -15,6 +17,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Annotated, Any
 
 import anyio
@@ -29,6 +32,7 @@ from a2asgi import (
     EmbeddedScheduler,
     Event,
     EventConflict,
+    JobContext,
     NewEvent,
     QStash,
     Retry,
@@ -43,6 +47,10 @@ class Shop:
     """What handlers are given: here, how long a second of work takes."""
 
     second: float = 1.0
+
+    async def work(self, seconds: float) -> None:
+        """Be busy for so long."""
+        await anyio.sleep(seconds * self.second)
 
 
 a2 = A2(
@@ -71,7 +79,7 @@ expired = orders.event("expired", None, lane="expiry")  # a lane of its own, whi
 
 
 @contextmanager
-def at_work(ctx: Context | SyncContext) -> Iterator[Shop]:
+def at_work(ctx: Context | SyncContext | JobContext) -> Iterator[Shop]:
     """Log when a piece of work starts, and how it ends."""
     ctx.log.info("attempt %d started", ctx.attempt)
     try:
@@ -105,7 +113,7 @@ async def charge(event: Event[str], ctx: Context) -> NewEvent[str] | Cancel:
     with at_work(ctx) as shop:
         if not await ctx.cancel("unpaid"):
             return Cancel("expired before it was paid")
-        await anyio.sleep(0.1 * shop.second)
+        await shop.work(0.1)
         if event.payload == "unreachable":
             raise ConnectionError("the bank does not answer")
     return paid(f"receipt-{ctx.session}")
@@ -115,7 +123,7 @@ async def charge(event: Event[str], ctx: Context) -> NewEvent[str] | Cancel:
 async def ship(_: Event[str], ctx: Context) -> NewEvent[str]:
     """Pack, which takes a while."""
     with at_work(ctx) as shop:
-        await anyio.sleep(1.5 * shop.second)
+        await shop.work(1.5)
     return shipped(f"parcel-{ctx.session}")
 
 
@@ -123,7 +131,27 @@ async def ship(_: Event[str], ctx: Context) -> NewEvent[str]:
 async def give_back(_: Event[None], ctx: Context) -> None:
     """Put everything back on the shelf."""
     with at_work(ctx) as shop:
-        await anyio.sleep(0.1 * shop.second)
+        await shop.work(0.1)
+
+
+@a2.job()
+async def stocktake(ctx: JobContext, room: str, bays: int = 5) -> str:
+    """Count a room, bay by bay. Whoever takes over from a killed server begins with the bay that it was at."""
+    counted = 0 if ctx.last_progress is None else int(ctx.last_progress.done)
+    with at_work(ctx) as shop:
+        for bay in range(counted + 1, bays + 1):
+            ctx.log.info("attempt %d bay %d", ctx.attempt, bay)
+            await shop.work(0.4)
+            await ctx.progress(bay, bays, f"bay {bay} of the {room}")
+    return f"{bays} bays of the {room} counted"
+
+
+@a2.cron("* * * * *")
+async def restock(slot: datetime, ctx: JobContext) -> str:
+    """Look over the shelves, once a minute, however many processes, restarts and triggers there are."""
+    with at_work(ctx) as shop:
+        await shop.work(0.05)
+    return f"shelves looked over at {slot:%H:%M}"
 
 
 @dataclass(frozen=True)
@@ -172,6 +200,20 @@ async def show(order_id: OrderId) -> dict[str, object]:
 async def dead_letters() -> dict[str, object]:
     """Tell what was given up, and why."""
     return {"dead_letters": await a2.dead_letters("orders")}
+
+
+@api.post("/stocktakes/{room}")
+async def count(room: Annotated[str, StringConstraints(pattern=r"^\w{1,64}$")]) -> dict[str, str]:
+    """Have a room counted. Asked again while that is under way, the answer is the same job."""
+    return {"job": await stocktake.enqueue(room, dedupe_key=room)}
+
+
+@api.get("/jobs/{job_id}")
+async def job(job_id: str) -> dict[str, object]:
+    """Tell how far a stocktake is, and what came of it."""
+    if (status := await stocktake.status(job_id)) is None:
+        raise HTTPException(404, f"no job {job_id!r}")
+    return {"job": status}
 
 
 app = A2Middleware(api, a2)

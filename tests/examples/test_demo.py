@@ -8,9 +8,9 @@ import pytest
 
 from a2asgi import Event
 from examples import _promises, demo
-from examples._promises import CHECKS, Check, Effect, Seen, effect_of, exit_code, lane_of, report, table
+from examples._promises import CHECKS, Check, Effect, Seen, Told, effect_of, exit_code, lane_of, report, table
 from examples.demo import Server
-from examples.orders import Placed
+from examples.orders import Placed, restock, stocktake
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 T0 = START.timestamp()
@@ -38,6 +38,11 @@ STUCK: list[Row] = [
     (0.1, "payment_due", "unreachable", 1),
     (0.3, "reserved", "tea", 2),
 ]
+SLOT_MS = int(T0) * 1_000
+COUNTED: list[Row] = [(3.0, "run", None, None), (6.8, "succeeded", None, 1)]
+SLOTS: list[Row] = [(0.2, "run", SLOT_MS, None), (0.3, "succeeded", None, 1), (5.0, "run", SLOT_MS + 60_000, None)]
+JOB = stocktake.definition.name
+CRON = restock.definition.name
 
 
 def event(order: str, seq: int, row: Row) -> Event[Any]:
@@ -60,8 +65,19 @@ def ran(order: str, seq: int, type_: str, *, at: float, attempt: int = 1, moment
     return [Effect(T0 + at, order, type_, seq, attempt, "started"), *ends]
 
 
+def bay(number: int, *, at: float, attempt: int = 1) -> Effect:
+    return Effect(T0 + at, "count", "run", 1, attempt, f"bay {number}", JOB)
+
+
+def slot(seq: int, *, at: float) -> list[Effect]:
+    return [Effect(T0 + at, "slots", "run", seq, 1, moment, CRON) for moment in ("started", "done")]
+
+
 def story() -> Seen:
-    """A paid order, whose packing the kill at 4.0 s cuts off; an unpaid one; and one whose bank never answers."""
+    """A paid order, whose packing the kill at 4.0 s cuts off; an unpaid one; and one whose bank never answers.
+
+    Beside them a stocktake of three bays, cut off in the second one, and a cron whose slot is triggered twice.
+    """
     effects = [
         *(effect for order in ("paid", "unpaid", "stuck") for effect in ran(order, 1, "placed", at=0.0)),
         *(effect for order in ("paid", "unpaid", "stuck") for effect in ran(order, 2, "wanted", at=0.2)),
@@ -83,6 +99,21 @@ def story() -> Seen:
         settled_at=T0 + 7,
         requests_since_kill=0,
         repeated=(False, 6, 6),
+        jobs_answered=["count-1", "count-1"],
+        jobs={"count": log("count", COUNTED)},
+        job_effects=[
+            Effect(T0 + 3.0, "count", "run", 1, 1, "started", JOB),
+            *(bay(number, at=at) for number, at in ((1, 3.0), (2, 3.5))),
+            Effect(T0 + 5.8, "count", "run", 1, 2, "started", JOB),
+            *(bay(number, at=at, attempt=2) for number, at in ((2, 5.8), (3, 6.3))),
+            Effect(T0 + 6.8, "count", "run", 1, 2, "done", JOB),
+        ],
+        told=[Told(T0 + at, done, 3) for done, at in ((1, 3.5), (2, 6.3), (3, 6.8))],
+        job_state="succeeded",
+        slot_ms=SLOT_MS,
+        slot_answers=["succeeded", "duplicate"],
+        slots=log("slots", SLOTS),
+        slot_effects=[*slot(1, at=0.2), *slot(3, at=5.0)],
     )
 
 
@@ -157,6 +188,28 @@ BROKEN: list[tuple[Callable[[Seen], Check], str, Callable[[Seen], object]]] = [
     (_promises.appended_nothing, "it is new", lambda seen: setattr(seen, "repeated", (True, 6, 6))),
     (_promises.appended_nothing, "the log grew", lambda seen: setattr(seen, "repeated", (False, 6, 7))),
     (_promises.appended_nothing, "it was not sent", lambda seen: setattr(seen, "repeated", None)),
+    (_promises.job_went_on, "two jobs for one", lambda seen: seen.jobs_answered.append("count-2")),
+    (_promises.job_went_on, "it was asked for once", lambda seen: seen.jobs_answered.pop()),
+    (_promises.job_went_on, "a job that nobody was told of", lambda seen: seen.jobs.update({"other": []})),
+    (_promises.job_went_on, "no progress before the kill", lambda seen: seen.told.pop(0)),
+    (_promises.job_went_on, "no progress at all", lambda seen: seen.told.clear()),
+    (_promises.job_went_on, "its progress falls", lambda seen: seen.told.insert(1, Told(T0 + 5.8, 0, 3))),
+    (_promises.job_went_on, "its progress does not reach the end", lambda seen: seen.told.pop()),
+    (_promises.job_went_on, "over before the kill", lambda seen: seen.told.insert(1, Told(T0 + 3.9, 3, 3))),
+    (_promises.job_went_on, "it begins anew", lambda seen: seen.job_effects.insert(4, bay(1, at=5.8, attempt=2))),
+    (_promises.job_went_on, "it leaves a bay out", lambda seen: seen.job_effects.pop(4)),
+    (_promises.job_went_on, "it ends twice", lambda seen: seen.job_effects.append(seen.job_effects[-1])),
+    (_promises.job_went_on, "it does not end", lambda seen: seen.job_effects.pop()),
+    (_promises.job_went_on, "it was given up", lambda seen: setattr(seen, "job_state", "failed")),
+    (_promises.slot_ran_once, "it ran twice", lambda seen: seen.slot_effects.extend(slot(1, at=0.4))),
+    (_promises.slot_ran_once, "it did not run", lambda seen: seen.slot_effects.__delitem__(slice(2))),
+    (_promises.slot_ran_once, "it is logged twice", lambda seen: seen.slots.append(event("slots", 4, SLOTS[0]))),
+    (_promises.slot_ran_once, "it is not logged", lambda seen: setattr(seen, "slot_ms", SLOT_MS - 60_000)),
+    (_promises.slot_ran_once, "what is not logged ran", lambda seen: seen.slot_effects.extend(slot(9, at=7))),
+    (_promises.slot_ran_once, "it was not triggered", lambda seen: seen.slot_answers.clear()),
+    (_promises.slot_ran_once, "it was triggered once", lambda seen: seen.slot_answers.pop()),
+    (_promises.slot_ran_once, "it failed", lambda seen: seen.slot_answers.insert(0, "running")),
+    (_promises.slot_ran_once, "it is new again", lambda seen: seen.slot_answers.append("succeeded")),
     (_promises.ran_through, "it did not", lambda seen: setattr(seen, "trouble", "TimeoutError: waited")),
 ]
 
@@ -183,6 +236,9 @@ def test_what_is_seen_tells_enough_to_judge_it() -> None:
     assert "1 of 1 events, all settled 3.0 s after the kill, 0 requests" == seen_of(_promises.went_on)
     gaps = "3 attempts after waits of 0.90 s, 0.90 s, dead letter: ConnectionError"
     assert gaps == seen_of(_promises.given_up)
+    counted = "2 requests, 1 job: 1 of 3 bays before the kill, 2 after it, succeeded"
+    assert counted == seen_of(_promises.job_went_on)
+    assert "answers: succeeded, duplicate; runs: 1" == seen_of(_promises.slot_ran_once)
 
 
 def test_before_the_kill_a_failed_handler_does_not_count_as_running() -> None:
@@ -201,6 +257,18 @@ def test_the_lane_is_what_the_contract_says() -> None:
 def test_a_line_of_the_effects_file_is_read() -> None:
     effect = Effect(1.5, "o-1", "payment_due", 3, 2, "failed")
     assert effect == effect_of("1.5 [orders/o-1 payment_due #3] attempt 2 failed")
+    counting = effect_of("1.5 [job:stocktake/0a1b run #1] attempt 2 bay 12")
+    assert (Effect(1.5, "0a1b", "run", 1, 2, "bay 12", JOB), 12, None) == (counting, counting.bay, effect.bay)
+
+
+def test_effects_are_kept_apart_by_what_had_them() -> None:
+    seen = Seen()
+    effects = [*ran("o-1", 1, "placed", at=0), bay(1, at=0), *slot(1, at=0)]
+    for effect in effects:
+        seen.saw(effect)
+    assert (effects[:2], effects[2:3], effects[3:]) == (seen.effects, seen.job_effects, seen.slot_effects)
+    with pytest.raises(KeyError, match="job:other"):
+        seen.saw(effect_of("1.5 [job:other/0a1b run #1] attempt 1 done"))
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,19 @@
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Any
 
 import anyio
 import httpx
 import pytest
 
+from a2asgi import SessionKey
+from a2asgi.cron_auth import CronSecrets
 from a2asgi.testing import World
-from examples.orders import Shop, a2, app
+from a2asgi.testing.world import START
+from a2core import SIGNATURE_HEADER, SLOT_HEADER, sign_schedule
+from examples.orders import Shop, a2, app, restock
 
 TEA_AND_CUP = {"skus": ["tea", "cup"], "card": "4242"}
 UNPAID = {"skus": ["tea"]}
@@ -121,7 +126,7 @@ async def test_an_unpaid_order_expires_after_three_seconds_and_not_before(
 
 async def test_a_paid_order_never_expires(world: World, client: httpx.AsyncClient) -> None:
     await client.post("/orders/o1", json=TEA_AND_CUP)
-    await world.advance("3d")
+    await world.advance("1d")
     assert "expired" not in await types(client, "o1")
 
 
@@ -178,3 +183,77 @@ async def test_an_order_ends_once_whenever_its_process_dies(
         type_: count for type_, count in counts.items() if type_ not in {"paid", "shipped", "expired"}
     }
     assert [] == world.dead_letters
+
+
+async def job(client: httpx.AsyncClient, job_id: str) -> dict[str, Any]:
+    answer: dict[str, Any] = (await client.get(f"/jobs/{job_id}")).raise_for_status().json()["job"]
+    return answer
+
+
+async def count(client: httpx.AsyncClient, room: str = "cellar") -> str:
+    answer: str = (await client.post(f"/stocktakes/{room}")).raise_for_status().json()["job"]
+    return answer
+
+
+async def test_a_stocktake_asked_for_twice_is_one_job(world: World, client: httpx.AsyncClient) -> None:
+    first = await count(client)
+    assert {first} == {await count(client) for _ in range(10)}
+    assert first != await count(client, "attic")
+    await world.settle()
+    told = await job(client, first)
+    assert ("succeeded", "5 bays of the cellar counted") == (told["state"], told["result"])
+    assert {"done": 5, "total": 5, "note": "bay 5 of the cellar"} == told["progress"]
+    assert first != await count(client)
+
+
+class SlowShop(Shop):
+    """A shop whose work takes its time on the world's clock."""
+
+    world: World
+
+    async def work(self, seconds: float) -> None:
+        await self.world.sleep(timedelta(seconds=seconds))
+
+
+async def test_a_stocktake_goes_on_in_the_bay_where_its_server_died(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="a2asgi.handler")
+    async with (
+        a2.testing(dependencies=SlowShop()) as SlowShop.world,
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://shop") as client,
+    ):
+        asked = await count(client)
+        await SlowShop.world.advance("1s")
+        assert ("running", 2) == ((told := await job(client, asked))["state"], told["progress"]["done"])
+        SlowShop.world.crash_after("claim")
+        await count(client, "attic")
+        await SlowShop.world.advance("10s")
+        assert "succeeded" == (await job(client, asked))["state"]
+    where = f"[job:stocktake/{asked[:32]} run #1] "
+    seen = [message.removeprefix(where) for message in caplog.messages if message.startswith(where)]
+    first = ["attempt 1 started", *(f"attempt 1 bay {bay}" for bay in (1, 2, 3))]
+    second = ["attempt 2 started", *(f"attempt 2 bay {bay}" for bay in (3, 4, 5)), "attempt 2 done"]
+    assert [*first, *second] == [message for message in seen if message != "attempt 1 failed"]
+
+
+async def test_an_unknown_job_is_not_found(client: httpx.AsyncClient) -> None:
+    answer = await client.get("/jobs/unknown")
+    assert (404, {"detail": "no job 'unknown'"}) == (answer.status_code, answer.json())
+
+
+async def test_the_shelves_are_looked_over_once_a_minute_whoever_asks(
+    world: World, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(a2, "cron_secrets", CronSecrets("s3cret", None))
+    await world.advance("3m")
+    slot_ms = world.clock.now_ms() + 60_000
+    headers = {SLOT_HEADER: str(slot_ms), SIGNATURE_HEADER: sign_schedule("s3cret", restock.definition.name, slot_ms)}
+    answers = [(await client.post("/api/a2/cron/restock", headers=headers)).json() for _ in range(2)]
+    await world.advance("2m")
+    assert [{"status": "succeeded"}, {"status": "duplicate"}] == answers
+    minutes = range(1, 6)
+    assert [f"shelves looked over at 00:0{minute}" for minute in minutes] == [
+        None if (run := await restock.status(START + timedelta(minutes=minute))) is None else run.result
+        for minute in minutes
+    ]
+    log = await world.store.read(SessionKey(restock.definition.name, "slots"), 0, 100)
+    assert {"run": 5, "succeeded": 5} == Counter(entry.type for entry in log)
