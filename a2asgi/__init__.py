@@ -10,6 +10,7 @@ from a2asgi.crontab import Crontab
 from a2asgi.drain import DrainResult, DrainState
 from a2asgi.engine import Receipt
 from a2asgi.errors import (
+    AttemptEnded,
     BodyTooLarge,
     ClientDisconnected,
     ConfigurationError,
@@ -51,6 +52,7 @@ __all__ = [
     "A2",
     "A2Error",
     "A2Middleware",
+    "AttemptEnded",
     "BodyLimitMiddleware",
     "BodyTooLarge",
     "Cancel",

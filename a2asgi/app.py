@@ -22,7 +22,7 @@ from a2asgi.serving import Serving
 from a2asgi.session import DeadLetter, dead_letter
 from a2asgi.stores.sqlite import SQLiteStore
 from a2asgi.telemetry import Hook
-from a2asgi.ticks import Tick, tick
+from a2asgi.ticks import Moves, Tick, tick
 from a2asgi.times import Duration, duration_ms, instant_ms
 from a2core import DrainTimings
 
@@ -83,6 +83,7 @@ class A2(Declarations):
         self.role: Role = _role(role, scheduler)
         self.cron_secrets: CronSecrets = CronSecrets.from_environment(cron_secret)
         self._engine: Engine | None = None
+        self._moves = Moves()
         self._installed = False
         self._serving: Serving | None = None
 
@@ -118,14 +119,10 @@ class A2(Declarations):
         `now` moves the store's clock to an instant while it runs. Where no server runs this A2, call `close` after it.
         """
         engine = await self.ready()
-        store = engine.runtime.store
-        before_ms = store.offset_ms
-        if now is not None:
-            store.offset_ms = instant_ms(now) - engine.runtime.clock.now_ms()
-        try:
+        if now is None:
             return await tick(engine)
-        finally:
-            store.offset_ms = before_ms
+        async with self._moves.to(engine, instant_ms(now)):
+            return await tick(engine)
 
     async def sync_schedules(self) -> SyncReport:
         """Have QStash's schedules be those of the crons: create, update and remove what differs. Idempotent.

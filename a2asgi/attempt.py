@@ -11,11 +11,12 @@ from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import anyio
+from anyio.abc import TaskStatus
 from anyio.lowlevel import current_token
 
 from a2asgi.context import AttemptInfo, TimerReceipt
 from a2asgi.contract import Definition
-from a2asgi.errors import EventConflict, StoreBroken, StoreUnavailable
+from a2asgi.errors import AttemptEnded, EventConflict, StoreBroken, StoreUnavailable
 from a2asgi.events import Event
 from a2asgi.groups import Shield, clean_up, ungrouped
 from a2asgi.outcomes import Cancel, Fail, Snooze
@@ -240,14 +241,15 @@ class Attempt:
             woken = True
             activity.enter()
 
-        async def expire() -> None:
+        async def expire(*, task_status: TaskStatus[None]) -> None:
+            task_status.started()
             await self._runtime.clock.sleep_ms(timeout_ms, wake)
             tasks.cancel_scope.cancel()
 
         try:
             with ungrouped():
                 async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(expire)
+                    await tasks.start(expire)  # so that it counts from now on, not from when its task gets a turn
                     answer = await call()
                     tasks.cancel_scope.cancel()
                     return answer
@@ -260,6 +262,7 @@ class Attempt:
         note = self._fenced(partial(decide_note, progress=progress))
         if isinstance(await self._runtime.transact(self._key, Needs(seqs=(self.seq,)), note), Stale):
             self._lose()
+            raise AttemptEnded  # a thread is not cancelled with its attempt, but it can be told
 
     def _verdict(self, answer: object, produced: list[object]) -> _Verdict:
         if isinstance(answer, Snooze | Fail):

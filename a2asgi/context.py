@@ -105,9 +105,9 @@ class Progress:
     note: str | None = None
 
     def __post_init__(self) -> None:
-        given: dict[str, Any] = {"done": self.done, "total": self.total}
+        given: dict[str, Any] = {"done": self.done, "total": 0 if self.total is None else self.total}
         for name, value in given.items():
-            if value is not None and not (isinstance(value, int | float) and 0 <= value < math.inf):
+            if not (isinstance(value, int | float) and 0 <= value < math.inf):
                 raise ValueError(f"progress: expected {name} to be a number, zero or more, got {value!r}")
 
     @property
@@ -144,7 +144,10 @@ class JobContext(_JobContext):
     """What an async job may do."""
 
     async def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
-        """Keep how far the job is, for `status` to tell. Each call is one write."""
+        """Keep how far the job is, for `status` to tell. Each call is one write.
+
+        Raises AttemptEnded once the job was cancelled, or is another attempt's; StoreUnavailable or StoreBroken.
+        """
         await self._attempt.note(self._noted(done, total, note))
 
 
@@ -156,7 +159,7 @@ class SyncJobContext(_JobContext):
         self._token = token
 
     def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
-        """As JobContext.progress."""
+        """As JobContext.progress. A thread cannot be cancelled: what it raises is how a cancelled job is stopped."""
         from_thread.run(self._attempt.note, self._noted(done, total, note), token=self._token)
 
 

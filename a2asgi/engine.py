@@ -66,7 +66,7 @@ class Engine:
         self.schedules = schedules
         self.handles = handles
         self._drains: dict[SessionKey, Drain] = {}
-        self._shares: list[Share] = []
+        self._levels: list[list[Share]] = []
         self._put_off: set[SessionKey] = set()
         self._start_soon: StartSoon | None = None
 
@@ -128,18 +128,22 @@ class Engine:
 
     def shares(self) -> list[Share]:
         """The contracts as their wake-ups are taken: by priority, and with their limits for one process."""
-        if sum(len(share.contracts) for share in self._shares) != len(self.definitions):  # they only grow
-            self._shares = self._make_shares()
-        return self._shares
+        return [share for level in self.levels() for share in level]
 
-    def _make_shares(self) -> list[Share]:
-        shares: list[Share] = []
+    def levels(self) -> list[list[Share]]:
+        """The same, those of one priority together, the highest first."""
+        if sum(len(share.contracts) for level in self._levels for share in level) != len(self.definitions):
+            self._levels = self._make_levels()  # contracts are only ever added
+        return self._levels
+
+    def _make_levels(self) -> list[list[Share]]:
+        levels: list[list[Share]] = []
         for priority in sorted({definition.priority for definition in self.definitions.values()}, reverse=True):
             level = [definition for definition in self.definitions.values() if definition.priority == priority]
             unlimited = tuple(definition.name for definition in level if definition.at_once is None)
-            shares += [Share((one.name,), one.at_once) for one in level if one.at_once is not None]
-            shares += [Share(unlimited)] * bool(unlimited)
-        return shares
+            limited = [Share((one.name,), one.at_once) for one in level if one.at_once is not None]
+            levels.append([*limited, *[Share(unlimited)] * bool(unlimited)])
+        return levels
 
     async def deliver_append(self, task: AppendTask) -> Ended:
         """Append a timer that a provider carried, unless it was cancelled or came before, and run what is pending."""

@@ -69,6 +69,15 @@ class NoDeadLetter(A2Error, LookupError):
         self.event_id = event_id
 
 
+class AttemptEnded(A2Error):
+    """The handler's claim is gone: its job was cancelled, or is another attempt's. Whatever it returns is discarded."""
+
+    code = "ATTEMPT_ENDED"
+
+    def __init__(self) -> None:
+        super().__init__("this attempt is over: its job was cancelled, or another attempt has taken it; stop here")
+
+
 class InvalidTime(A2Error, ValueError):
     """A time argument that is naive, negative, or not understood."""
 

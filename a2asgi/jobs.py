@@ -9,6 +9,7 @@ from uuid import uuid4
 from a2asgi import runs
 from a2asgi.context import JobContext, SyncJobContext
 from a2asgi.errors import InvalidTime, WiringError
+from a2asgi.events import Written
 from a2asgi.parameters import Parameters, takes
 from a2asgi.ports import SessionKey
 from a2asgi.run_contract import LANE, JobOptions, JobStatus, RunDefinition
@@ -94,8 +95,9 @@ class Job(Generic[P, R]):
         if delay is not None and at is not None:
             raise InvalidTime(f'{self.name!r}: expected delay= or at=, got both; such as delay="15m"')
         packed = self._parameters.pack(args, kwargs)
+        written = Written(self.definition.run.payload.encode(packed))  # checked before a key function sees it
         session, run_id, lane = self._place(packed, dedupe_key)
-        draft = self.definition.draft(self.definition.run(packed, id=run_id), str)
+        draft = self.definition.run.draft(written, run_id)
         engine = await self._ready()
         return await runs.enqueue(
             engine,

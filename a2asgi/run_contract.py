@@ -22,7 +22,7 @@ from a2asgi.parameters import shown, takes, type_hints
 from a2asgi.retries import BackoffOption, Exponential, waits
 from a2asgi.runs import RUN, Look
 from a2asgi.times import Duration, duration_ms, from_ms
-from a2core import InvalidPayload, RetryPolicy, RunState, encode_json, storable_text
+from a2core import InvalidPayload, RetryPolicy, RunState, decode_json, encode_json, storable_text
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -53,8 +53,10 @@ class FailedJob:
 class JobStatus(Generic[R_co]):
     """Where a job stands.
 
-    `attempt` counts from 1, 0 before the first. `result` is what the function returned, and `error` why the job was
-    given up or cancelled. `due_at` is when it is to run, or to run again, or when its claim ends; None once it is over.
+    `attempt` counts from 1, 0 before the first and where it was cancelled. `result` is what the function returned, and
+    `error` why the job was given up or cancelled. `enqueued_at` is when it came into its queue, which one for later
+    does when its time has come. `due_at` is when it is to run, or to run again, or when its claim ends; None once it is
+    over. `finished_at` is when it succeeded or was given up.
     """
 
     id: str
@@ -145,8 +147,8 @@ class RunDefinition(Definition):
     ) -> None:
         super().__init__(contract)
         self.options = options
-        self.priority = options.priority
-        self.at_once = options.concurrency
+        self.priority: int = options.priority
+        self.at_once: int | None = options.concurrency
         self._arguments = arguments
         try:
             self.run: EventType[Any] = self.event(RUN, payload, lane=LANE)
@@ -172,8 +174,7 @@ class RunDefinition(Definition):
         attempt = 0 if item is None else item.attempt
         result = error = finished_at = None
         if look.product is not None and run.state is RunState.SUCCEEDED:
-            product = self.succeeded.payload.decode(look.product.payload)
-            result, progress, attempt = product.result, product.progress, product.attempt
+            result, progress, attempt = self._read(look.product.payload)
             finished_at = from_ms(look.product.created_at_ms)
         if item is not None and item.dead is not None:
             error = f"{item.dead.failure.type}: {item.dead.failure.message}"
@@ -193,6 +194,16 @@ class RunDefinition(Definition):
             None if due_at_ms is None else from_ms(due_at_ms),
             finished_at,
         )
+
+    def _read(self, text: str) -> tuple[Any, Progress | None, int]:
+        """A result, as stored where this code no longer reads it; the last progress; and the attempt."""
+        try:
+            product = self.succeeded.payload.decode(text)
+        except InvalidPayload:
+            stored: Any = decode_json(text)
+            progress = stored["progress"]
+            return stored["result"], None if progress is None else Progress(**progress), stored["attempt"]
+        return product.result, product.progress, product.attempt
 
     def _run_handler(self, function: Callable[..., Any], context: str | None) -> Handler:
         def arguments(event: Event[Any], ctx: object) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 import logging
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from itertools import groupby
 
 import anyio
 
@@ -12,6 +13,7 @@ from a2asgi.engine import Engine
 from a2asgi.errors import StoreBroken, StoreUnavailable
 from a2asgi.ports import SessionKey
 from a2asgi.telemetry import SignalName
+from a2core import Needs, Plan, Snapshot
 
 log: logging.Logger = logging.getLogger("a2asgi.ticks")
 
@@ -24,6 +26,39 @@ PURGE_BATCH = 500
 UPKEEP_MS = 60_000
 UPKEEP_RETRY_MS = 1_000
 """How soon a start tries again to put its crons in force, while the store does not answer."""
+
+
+class Moves:
+    """Moves of a store's clock, several at one time: the last one to begin holds; after all, its own time is back."""
+
+    def __init__(self) -> None:
+        self._offsets: list[int] = []
+        self._ahead_ms = 0
+
+    @asynccontextmanager
+    async def to(self, engine: Engine, now_ms: int) -> AsyncIterator[None]:
+        """Have the store's clock, whichever that is, show an instant now. Raises StoreUnavailable or StoreBroken."""
+        store, clock = engine.runtime.store, engine.runtime.clock
+        shown_ms = 0
+        if not self._offsets:
+            shown_ms = await engine.runtime.transact(SessionKey("a2", "clock"), Needs(), _now)
+        if not self._offsets:  # no other tick was faster
+            self._ahead_ms = shown_ms - store.offset_ms - clock.now_ms()
+            self._offsets.append(store.offset_ms)
+        offset_ms = now_ms - clock.now_ms() - self._ahead_ms
+        self._offsets.append(offset_ms)
+        store.offset_ms = offset_ms
+        try:
+            yield
+        finally:
+            self._offsets.remove(offset_ms)
+            store.offset_ms = self._offsets[-1]
+            if len(self._offsets) == 1:
+                self._offsets.clear()
+
+
+def _now(_: Snapshot, now_ms: int) -> Plan[int]:
+    return Plan(now_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +114,9 @@ async def keep_up(engine: Engine) -> None:
 async def _due(engine: Engine) -> list[SessionKey]:
     """Sessions that are due, all of the highest priority that has any: on trio, tasks start in any order."""
     lease_ms = engine.runtime.timings.window_ms
-    for _, shares in groupby(engine.shares(), key=lambda share: engine.definitions[share.contracts[0]].priority):
+    for level in engine.levels():
         due: list[SessionKey] = []
-        for share in shares:
+        for share in level:
             limit = BATCH - len(due) if share.most is None else min(share.most, BATCH - len(due))
             wakes = await engine.runtime.store.claim_wakes(share.contracts, limit=limit, lease_ms=lease_ms)
             due += wakes.due

@@ -145,17 +145,25 @@ class World:
                 engine.runtime.renewer.beat()
                 await checkpoint()  # who lost its claim learns of it
                 continue
-            lease_ms = engine.runtime.timings.window_ms
-            limit = 100 if engine.schedules else 0
-            due: list[SessionKey] = []
-            for share in engine.shares():
-                due += self.store.take_wakes(share.contracts, limit=limit, lease_ms=lease_ms).due
+            due = self._take_due(engine)
             if not due:
                 await checkpoint()  # who was cancelled ends
                 if engine.runtime.activity.is_quiet:
                     return
             for key in due:
                 self._deliver(key)
+
+    def _take_due(self, engine: Engine) -> list[SessionKey]:
+        """The sessions that are due, of the highest priority that has any: on trio, tasks start in any order."""
+        lease_ms = engine.runtime.timings.window_ms
+        limit = 100 if engine.schedules else 0
+        for level in engine.levels():
+            due: list[SessionKey] = []
+            for share in level:
+                due += self.store.take_wakes(share.contracts, limit=limit, lease_ms=lease_ms).due
+            if due:
+                return due
+        return []
 
     async def advance(self, duration: Duration) -> None:
         """Let time pass, through everything that falls due on the way, in order."""
