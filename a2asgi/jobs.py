@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from a2asgi import runs
 from a2asgi.context import JobContext, SyncJobContext
-from a2asgi.errors import InvalidTime, WiringError
+from a2asgi.errors import InvalidTime, NoDeadLetter, WiringError
 from a2asgi.events import Written
 from a2asgi.parameters import Parameters, takes
 from a2asgi.ports import SessionKey
@@ -143,6 +143,8 @@ class Job(Generic[P, R]):
         await self._session(job_id).resolve(job_id, reason)
 
     def _session(self, job_id: str) -> Session:
+        if not _is_name(job_id):
+            raise NoDeadLetter(job_id)
         return Session(self._ready, self.definition, _session(job_id))
 
     def _key(self, session: str) -> SessionKey:

@@ -90,7 +90,7 @@ async def _once(a2: A2) -> None:
 
             async def stop() -> None:
                 await _until_signal()
-                tasks.cancel_scope.cancel()
+                raise A2Error("stopped by a signal before all was drained; what was running is given back")
 
             tasks.start_soon(stop)
             try:

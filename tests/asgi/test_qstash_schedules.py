@@ -438,7 +438,7 @@ async def test_any_client_will_do(server: Command, make_client: Callable[[str], 
     sender = scheduler(server, client=client, token=token, headers={"x-bypass": "b"}, retries=1)
     assert SyncReport(created=("daily", "hourly")) == await sender.sync_schedules([DAILY, HOURLY])
     assert SyncReport(removed=("hourly",), kept=("daily",)) == await sender.sync_schedules([DAILY])
-    with pytest.raises(SendFailed, match=r"answered 400 .*Bad minute") as failure:
+    with pytest.raises(SendFailed, match=r"answered 400 .*field minute") as failure:
         await sender.sync_schedules([Schedule("daily", "61 * * * *")])
     assert failure.value.terminal
     await sender.close()
