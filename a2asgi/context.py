@@ -158,9 +158,13 @@ class SyncJobContext(_JobContext):
         super().__init__(attempt)
         self._token = token
 
+    def run(self, function: Callable[[*Args], Coroutine[Any, Any, T]], *args: *Args) -> T:
+        """Call an async function on the event loop, such as another job's `enqueue`, and wait for it here."""
+        return from_thread.run(function, *args, token=self._token)
+
     def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
         """As JobContext.progress. A thread cannot be cancelled: what it raises is how a cancelled job is stopped."""
-        from_thread.run(self._attempt.note, self._noted(done, total, note), token=self._token)
+        self.run(self._attempt.note, self._noted(done, total, note))
 
 
 class Context(_Context):

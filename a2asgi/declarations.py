@@ -47,6 +47,8 @@ class Declarations:
 
     def job(
         self,
+        bare: object = None,
+        /,
         *,
         name: str | None = None,
         retries: int = 3,
@@ -68,6 +70,8 @@ class Declarations:
         FailedJob, when the job is given up. `keep`: how long the record of a job that succeeded stays; one that failed
         stays for good. Raises WiringError.
         """
+        if bare is not None:
+            raise WiringError(f"@a2.job of {bare!r}: write it with parentheses, @a2.job()")
 
         def make(function: Callable[..., Any]) -> Job[..., Any]:
             options = JobOptions(
@@ -121,6 +125,8 @@ class Declarations:
 
     def maintenance(
         self,
+        bare: object = None,
+        /,
         *,
         name: str | None = None,
         retries: int = 3,
@@ -133,6 +139,8 @@ class Declarations:
 
         Once for each minute that is asked for; otherwise it is a cron without a schedule. Raises WiringError.
         """
+        if bare is not None:
+            raise WiringError(f"@a2.maintenance of {bare!r}: write it with parentheses, @a2.maintenance()")
         options = JobOptions(
             name=name or "", retries=retries, backoff=backoff, timeout=timeout, on_failed=on_failed, keep=keep
         )
@@ -158,6 +166,6 @@ class Declarations:
 
 def _name(name: str | None, function: Callable[..., Any]) -> str:
     found = str(name or getattr(function, "__name__", ""))
-    if not found.replace("_", "").replace("-", "").strip("<>"):
+    if not found.strip("_-"):
         raise WiringError(f'{function!r} has no name of its own: write name="..."')
     return found

@@ -55,6 +55,10 @@ class Drain:
         self.key = key
         self.finished: anyio.Event = anyio.Event()
         self.result: DrainResult | None = None
+        self.patient: bool = True
+        """Whether it waits for a place to run in; not where a handler waits for it, who may be in that place."""
+        self.turned_away: bool = False
+        """Whether it did not wait, and left work that it could have claimed."""
         self._runtime = runtime
         self._definition = definition
         self._running: set[Attempt] = set()
@@ -180,6 +184,10 @@ class Drain:
             return True
         places = self._limit.take(free)
         if free and not places:
+            if not self.patient:
+                self.turned_away = True
+                self._picture = Claimed(busy=True)
+                return True
             self._look_again = True
             self._limit.when_free(self._mail.ring)
             return False

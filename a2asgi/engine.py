@@ -185,6 +185,7 @@ class Engine:
         """Drain a session whose wake-up a provider carried, and say what that delivery is to do next."""
         try:
             result = await self.drain(key, arms=False)
+            due_at_ms = await self._next_timer_ms(key) if result.state is DrainState.SETTLED else None
         except StoreUnavailable as error:
             log.warning("the drain of session %s waits for the store: %s", key, error)
             return Ended.UNAVAILABLE
@@ -192,12 +193,23 @@ class Engine:
             log.exception("the drain of session %s failed", key)
             return Ended.FAILED
         match result.state:
-            case DrainState.SETTLED:
+            case DrainState.SETTLED if due_at_ms is None:
                 return Ended.DONE
+            case DrainState.SETTLED:
+                return Stalled(due_at_ms)
             case DrainState.BUSY:
                 return Busy()
             case DrainState.STALLED:
                 return Stalled(result.retry_at_ms)
+
+    async def _next_timer_ms(self, key: SessionKey) -> int | None:
+        """When a job for later is due, which is further off than the provider carries a wake-up in one go."""
+
+        def decide(snapshot: Snapshot, now_ms: int) -> Plan[int | None]:
+            del now_ms
+            return Plan(snapshot.next_timer_at_ms)
+
+        return await self.runtime.transact(key, Needs(heads=True), decide)
 
     async def sweep(self, limit: int) -> None:
         """Arm sessions again whose wake-up the provider lost: late ones, a few at a time (engine.md 3).
@@ -227,7 +239,8 @@ class Engine:
         """Run what the session has to do now; join a drain of this process that is under way.
 
         `arms` has the provider wake the session for its next retry; a delivery publishes that wake-up itself.
-        A handler that asks only tells that drain to look again: waiting for it could be waiting for itself.
+        A handler that asks only tells that drain to look again: waiting for it could be waiting for itself. Nor does
+        it wait for a place to run in: what is left for want of one is run after it, by who runs it.
         """
         while (drain := self._drains.get(key)) is not None:
             drain.poke()
@@ -237,7 +250,12 @@ class Engine:
             if drain.result is not None:
                 return drain.result
             # whoever ran it was cancelled, or failed: the rest is ours
-        return await self._run(self._begin(key), arms=arms)
+        drain = self._begin(key)
+        drain.patient = current_attempt.get() is None
+        result = await self._run(drain, arms=arms)
+        if drain.turned_away:
+            self._put_off.add(key)
+        return result
 
     async def deliver(self, key: SessionKey) -> None:
         """Drain a session whose wake-up came, or tell its drain under way.
@@ -314,6 +332,9 @@ class Engine:
                 while wait and result.state is DrainState.BUSY and current_attempt.get() is None:
                     await self.runtime.clock.sleep_ms(BUSY_LOOK_MS)
                     result = await self.drain(key)
+        while self._start_soon is None and current_attempt.get() is None and self._put_off:
+            with _logged(key := self._put_off.pop()):
+                await self.drain(key)
 
     def _begin(self, key: SessionKey) -> Drain:
         drain = self._drains[key] = Drain(self.runtime, self.definitions[key.contract], key, on_end=self._forget)

@@ -10,6 +10,7 @@ from a2asgi.contract import Definition
 from a2asgi.engine import Engine
 from a2asgi.groups import ungrouped
 from a2asgi.ports import SessionKey
+from a2asgi.telemetry import SignalName
 from a2core import (
     RECURRENCE_ID,
     CalledOff,
@@ -88,6 +89,7 @@ async def call_off(engine: Engine, definition: Definition, key: SessionKey, run_
     answer: CalledOff | TooLate = await engine.runtime.transact(key, Needs(ids=(run_id,), timers=(run_id,)), decide)
     if isinstance(answer, TooLate):
         return False
+    engine.runtime.signal(SignalName.CANCELLED, key, event=(run_id, RUN), detail=reason)
     engine.call_off(key, answer.seq)
     await engine.runtime.arm(key, engine.runtime.clock.now_ms())
     return True

@@ -16,6 +16,7 @@ from a2asgi import (
     A2,
     ConfigurationError,
     Context,
+    Contract,
     DrainState,
     Event,
     MemoryStore,
@@ -700,6 +701,7 @@ async def test_the_fixture_gives_a_world_of_the_modules_own_a2(a2: A2, a2_world:
     """`a2_world` is entered before the test and left after it, on either loop."""
     fixture_runs.clear()
     orders = a2._contracts["orders"]  # noqa: SLF001 - the shop that the fixture made is out of reach
+    assert isinstance(orders, Contract)
     session = orders.session("s")
     order = next(iter(orders._types.values()))  # noqa: SLF001 - see above
     await session.append(order("a1"))
