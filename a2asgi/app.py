@@ -12,6 +12,7 @@ from a2asgi.cron_auth import CronSecrets
 from a2asgi.declarations import Declarations
 from a2asgi.engine import Engine
 from a2asgi.errors import ConfigurationError, StoreNotConfigured
+from a2asgi.live import News
 from a2asgi.ports import DeliveringScheduler, Scheduler, SessionKey, Store
 from a2asgi.renewal import Renewer
 from a2asgi.runtime import Runtime
@@ -217,6 +218,7 @@ class A2(Declarations):
             self._telemetry,
             self._deadline,
             Renewer(store, clock, self._timings, threaded=not in_world),
+            News(store),
         )
         handles = in_world or self.role != "web"
         return Engine(runtime, self._contracts, schedules=self._scheduler is not None, handles=handles)

@@ -20,6 +20,7 @@ from a2asgi.contract import Definition
 from a2asgi.errors import InvalidTime, StoreBroken, StoreUnavailable, TimerNameTaken
 from a2asgi.events import NewEvent
 from a2asgi.limits import Limit
+from a2asgi.live import News
 from a2asgi.ports import Answer, Decide, DeliveringScheduler, Scheduler, SessionKey, Store
 from a2asgi.renewal import Renewer
 from a2asgi.telemetry import Hook, Signal, SignalName, emit
@@ -77,6 +78,7 @@ class Runtime:
     hook: Hook | None
     deadline: Callable[[], datetime | None] | None
     renewer: Renewer
+    news: News
     activity: Activity = field(default_factory=Activity)
     limits: dict[str, Limit] = field(default_factory=dict)
     holder: str = field(default_factory=make_holder)
@@ -88,14 +90,19 @@ class Runtime:
     async def transact(self, key: SessionKey, needs: Needs, decide: Decide[Answer]) -> Answer:
         """The store's transaction; whoever sleeps until the next wake-up hears of an earlier one."""
         wakes: list[int] = []  # how far away, since the store's clock need not be ours
+        appends = False
 
         def deciding(snapshot: Snapshot, now_ms: int) -> Plan[Answer]:
+            nonlocal appends
             plan = decide(snapshot, now_ms)
             at_ms = None if plan.wake is None else plan.wake.at_ms
             wakes[:] = [] if at_ms is None else [at_ms - now_ms]
+            appends = bool(plan.entries)
             return plan
 
         answer = await self.store.transact(key, needs, deciding)
+        if appends:
+            self.news.tell(key)
         for in_ms in wakes:
             self.on_wake(in_ms)
         return answer

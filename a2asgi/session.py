@@ -1,6 +1,6 @@
 """Sessions and contracts as users hold them: the words of the library, each one call to the engine."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -13,6 +13,7 @@ from a2asgi.drain import DrainResult
 from a2asgi.engine import Engine, Receipt
 from a2asgi.errors import NoDeadLetter
 from a2asgi.events import Event, NewEvent
+from a2asgi.live import EntryStream
 from a2asgi.ports import SessionKey
 from a2asgi.times import Duration, from_ms
 from a2core import Needs, NotDead, Plan, Snapshot, WorkItem, check_name, decide_redrive, decide_resolve, storable_text
@@ -123,6 +124,16 @@ class Session:
         engine = await self._ready()
         return [self._definition.event_of(entry) for entry in await engine.runtime.store.read(self._key, after, limit)]
 
+    def stream(self, *, after: int = 0) -> "EventStream":
+        """The events with a seq above `after`, then each as it is appended, by whichever process, without end.
+
+        None is missed and none comes twice. A slow reader costs no memory: it reads the log when it is ready. Raises
+        StoreUnavailable or StoreBroken: go on after the last event's seq then. Reading never wakes anything.
+        """
+        if after < 0:
+            raise ValueError(f"expected after >= 0, got {after}")
+        return EventStream(self._ready, self._definition, self._key, after)
+
     async def state(self, reducer: Reducer[S]) -> S:
         """The session's whole history, folded."""
         state = reducer.start()
@@ -162,6 +173,27 @@ class Session:
         if isinstance(await engine.runtime.transact(self._key, Needs(ids=(event_id,)), decide), NotDead):
             raise NoDeadLetter(event_id)
         await engine.wake(self._key)
+
+
+class EventStream(AsyncIterator[Event[Any]]):
+    """A session's events as they come. Leaving it needs no closing."""
+
+    def __init__(self, ready: Ready, definition: Definition, key: SessionKey, after: int) -> None:
+        self._ready = ready
+        self._definition = definition
+        self._key = key
+        self._after = after
+        self._entries: EntryStream | None = None
+
+    def __repr__(self) -> str:
+        return f"EventStream({self._key.contract!r}, {self._key.session_id!r}, after={self._after})"
+
+    async def __anext__(self) -> Event[Any]:
+        """The next event; it waits until there is one."""
+        if self._entries is None:
+            engine = await self._ready()
+            self._entries = engine.runtime.news.stream(self._key, self._after)
+        return self._definition.event_of(await anext(self._entries))
 
 
 class Contract(Definition):
