@@ -25,6 +25,7 @@ from a2asgi.stores.sqlite import SQLiteStore
 from a2asgi.telemetry import Hook
 from a2asgi.ticks import Moves, Tick, tick
 from a2asgi.times import Duration, duration_ms, instant_ms
+from a2asgi.transactions import Transaction
 from a2core import DrainTimings
 
 if TYPE_CHECKING:
@@ -124,6 +125,13 @@ class A2(Declarations):
             return await tick(engine)
         async with self._moves.to(engine, instant_ms(now)):
             return await tick(engine)
+
+    def transaction(self, connection: Any) -> Transaction:
+        """Your rows and events in one transaction: `async with a2.transaction(db) as tx: await tx.append(session, ..)`.
+
+        `connection` is an aiosqlite connection to the store's file. It commits at the end, or rolls back.
+        """
+        return Transaction(self.ready, connection)
 
     async def sync_schedules(self) -> SyncReport:
         """Have QStash's schedules be those of the crons: create, update and remove what differs. Idempotent.

@@ -1,9 +1,10 @@
 """The engine: appends, and drains that a server's task group runs, or the caller itself where there is no server."""
 
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeAlias
 from uuid import uuid4
 
@@ -15,7 +16,7 @@ from a2asgi.drain import Drain, DrainResult, DrainState
 from a2asgi.errors import ConfigurationError, EventConflict, StoreBroken, StoreUnavailable
 from a2asgi.events import Event
 from a2asgi.groups import clean_up, ungrouped
-from a2asgi.ports import SessionKey
+from a2asgi.ports import JoiningStore, SessionKey
 from a2asgi.runtime import Runtime
 from a2asgi.schedulers.embedded import Share
 from a2core import (
@@ -53,6 +54,15 @@ class Receipt:
 
     events: tuple[Event[Any], ...]
     new: bool
+    _on_commit: Callable[[], Awaitable[object]] | None = field(default=None, repr=False, compare=False)
+
+    async def committed(self) -> None:
+        """Have the events handled that were appended by `connection=`: its transaction is committed now.
+
+        Forgotten, they are handled all the same, a little later. For any other append this does nothing.
+        """
+        if self._on_commit is not None:
+            await self._on_commit()
 
 
 class Engine:
@@ -75,6 +85,31 @@ class Engine:
         self._start_soon = start_soon
         while self._put_off:
             self.start(self._put_off.pop())
+
+    async def append_on(
+        self, connection: Any, definition: Definition, key: SessionKey, events: Sequence[object]
+    ) -> Receipt:
+        """Append a batch in the caller's own transaction; nothing is handled before the receipt's `committed`.
+
+        Raises as `append`, and ConfigurationError where the store or the connection cannot do that.
+        """
+        store = self.runtime.store
+        if not isinstance(store, JoiningStore):
+            raise ConfigurationError(
+                f"connection=: expected a store in a database of yours, such as SQLiteStore(path), got {store!r}"
+            )
+        transact = partial(store.transact_on, connection)
+        wake_after_ms = self.runtime.timings.grace_ms if self.handles else 0
+        receipt, pending = await self._append(definition, key, events, wake_after_ms, transact)
+
+        async def committed() -> None:
+            self.runtime.news.tell(key)
+            if not self.handles:
+                await self.runtime.send_wake(key, self.runtime.clock.now_ms(), seq=receipt.events[-1].seq)
+            elif pending:
+                await self.wake(key)
+
+        return replace(receipt, _on_commit=committed)
 
     async def append(
         self, definition: Definition, key: SessionKey, events: Sequence[object], *, wait: bool = False
@@ -303,7 +338,12 @@ class Engine:
             await next(iter(self._drains.values())).finished.wait()
 
     async def _append(
-        self, definition: Definition, key: SessionKey, events: Sequence[object], wake_after_ms: int
+        self,
+        definition: Definition,
+        key: SessionKey,
+        events: Sequence[object],
+        wake_after_ms: int,
+        transact: Callable[..., Awaitable[Any]] | None = None,
     ) -> tuple[Receipt, bool]:
         if not events:
             raise ValueError("expected at least one event to append, got none")
@@ -313,7 +353,8 @@ class Engine:
         def decide(snapshot: Snapshot, now_ms: int) -> Plan[Appended | Conflict]:
             return decide_append(snapshot, now_ms, drafts=drafts, roster=roster, wake_by_ms=now_ms + wake_after_ms)
 
-        answer = await self.runtime.transact(key, Needs(ids=tuple(draft.id for draft in drafts)), decide)
+        needs = Needs(ids=tuple(draft.id for draft in drafts))
+        answer: Appended | Conflict = await (transact or self.runtime.transact)(key, needs, decide)
         if isinstance(answer, Conflict):
             raise EventConflict(answer.event_id)
         logged = tuple(definition.event_of(entry) for entry in answer.entries)

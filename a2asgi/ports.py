@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from a2core import Entry, Needs, Plan, PublishRequest, PublishRules, Snapshot, Task, WorkItem
 
@@ -99,6 +99,23 @@ class Store(Protocol):
 
     async def close(self) -> None:
         """Finish what was accepted and disconnect. The store can be opened again."""
+        ...
+
+
+@runtime_checkable
+class JoiningStore(Store, Protocol):
+    """A store in a database where an app keeps its own rows too, so that both can be written in one transaction."""
+
+    async def begin(self, connection: Any) -> None:
+        """Begin a transaction on the caller's connection, unless it is in one."""
+        ...
+
+    async def transact_on(self, connection: Any, key: SessionKey, needs: Needs, decide: Decide[Answer]) -> Answer:
+        """As `transact`, in the transaction that is open on the caller's connection; nothing is committed here.
+
+        What it raises has written nothing, and leaves the transaction open. Raises ConfigurationError for a
+        connection that is not in a transaction, or not to this store's database.
+        """
         ...
 
 

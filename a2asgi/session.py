@@ -82,16 +82,29 @@ class Session:
         """The session's id."""
         return self._key.session_id
 
-    async def append(self, *events: object, id: str | None = None, wait: bool = False) -> Receipt:  # noqa: A002 - the field's word
+    async def append(
+        self,
+        *events: object,
+        id: str | None = None,  # noqa: A002 - the field's word
+        wait: bool = False,
+        connection: Any = None,
+    ) -> Receipt:
         """Append events, durably and all or none, and have them handled.
 
         `id` names a single event, so that a repeated call appends nothing; give each of several its own by
         `NewEvent(payload, id=...)`. Inside a running server it returns when the events are durable; `wait=True`
         also waits until the session is settled, or its work waits for a later instant.
+        `connection`, an aiosqlite connection to the store's file, appends in the transaction that is open on it: the
+        events are there if, and once, that is committed. Call `receipt.committed()` then; see also `a2.transaction`.
         Raises UnknownEvent, InvalidPayload, InvalidName, EventConflict, StoreUnavailable or StoreBroken.
         """
         engine = await self._ready()
-        return await engine.append(self._definition, self._key, _named(events, id), wait=wait)
+        named = _named(events, id)
+        if connection is None:
+            return await engine.append(self._definition, self._key, named, wait=wait)
+        if wait:
+            raise ValueError("expected wait= or connection=, got both: nothing is handled before the commit")
+        return await engine.append_on(connection, self._definition, self._key, named)
 
     async def dispatch(self, *events: object, id: str | None = None) -> Receipt:  # noqa: A002 - as above
         """Append events and hand the session to the scheduler at once, running nothing here.

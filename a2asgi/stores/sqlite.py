@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from os import PathLike, fspath
 from pathlib import Path
 from threading import Lock
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
+
+from anyio import CancelScope
 
 from a2asgi.clock import Clock, SystemClock
 from a2asgi.errors import ConfigurationError, StoreBroken, StoreUnavailable
@@ -93,6 +95,46 @@ class SQLiteStore:
                 return in_transaction(connection, self._transaction(key, needs, decide))
             finally:
                 connection.close()
+
+    async def begin(self, connection: Any) -> None:
+        """As JoiningStore.begin, on an aiosqlite connection. It waits for another writer here, not at the end."""
+        with self._translated():
+            if not connection.in_transaction:
+                await connection.execute("BEGIN IMMEDIATE")
+
+    async def transact_on(self, connection: Any, key: SessionKey, needs: Needs, decide: Decide[Answer]) -> Answer:
+        """As JoiningStore.transact_on, on an aiosqlite connection to this store's file.
+
+        While that transaction is open, whatever else writes to the file waits for it.
+        """
+        with self._translated():
+            await self._check_joins(connection)
+            await connection.execute("SAVEPOINT a2")
+            try:
+                steps = sql.transact(DIALECT, key, needs, decide, self._now_ms())
+                answer = await _run_on(connection, steps)
+            except BaseException:
+                with CancelScope(shield=True):
+                    await connection.execute("ROLLBACK TO a2")
+                    await connection.execute("RELEASE a2")
+                raise
+            await connection.execute("RELEASE a2")
+            return answer
+
+    async def _check_joins(self, connection: Any) -> None:
+        if not connection.in_transaction:
+            raise ConfigurationError(
+                "connection=: expected one in a transaction, so that the events are committed with its rows: "
+                'await db.execute("BEGIN") first, or write async with a2.transaction(db)'
+            )
+        rows = await _execute_on(connection, sql.Statement("PRAGMA database_list"))
+        files = {row[1]: row[2] for row in rows}
+        main = files["main"]
+        if not self._is_at(main):
+            raise ConfigurationError(f"connection=: expected one to {self._path}, got one to {main or 'memory'}")
+
+    def _is_at(self, path: str) -> bool:
+        return bool(path) and self._path.samefile(path)
 
     async def read(self, key: SessionKey, after_seq: int, limit: int) -> list[Entry]:
         """As Store.read."""
@@ -263,6 +305,29 @@ def _run(connection: sqlite3.Connection, steps: sql.Steps[T]) -> T:
     except StopIteration as end:
         result: T = end.value
         return result
+
+
+async def _run_on(connection: Any, steps: sql.Steps[T]) -> T:
+    """Execute a generator of statements on the caller's aiosqlite connection."""
+    try:
+        statement = next(steps)
+        while True:
+            statement = steps.send(await _execute_on(connection, statement))
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+async def _execute_on(connection: Any, statement: sql.Statement) -> sql.Rows:
+    """The statement's rows as tuples, whatever rows the caller's connection makes elsewhere."""
+    cursor = await connection.cursor()
+    try:
+        cursor.row_factory = None
+        await (cursor.executemany if statement.many else cursor.execute)(statement.sql, statement.params)
+        rows: sql.Rows = await cursor.fetchall()
+        return rows
+    finally:
+        await cursor.close()
 
 
 def _is_busy(error: Exception) -> bool:
