@@ -37,12 +37,13 @@ from a2asgi.run_contract import FailedJob, JobStatus
 from a2asgi.schedulers.embedded import EmbeddedScheduler
 from a2asgi.schedulers.qstash import QStash
 from a2asgi.schedulers.qstash_schedules import SyncReport
-from a2asgi.session import Contract, DeadLetter, Lane, LaneState, Session
+from a2asgi.session import Contract, DeadLetter, EventStream, Lane, LaneState, Session
 from a2asgi.signatures import QStashVerifier
 from a2asgi.stores.memory import MemoryStore
 from a2asgi.stores.sqlite import SQLiteStore
 from a2asgi.telemetry import Signal, SignalName
 from a2asgi.ticks import Tick
+from a2asgi.transactions import Transaction
 from a2asgi.verdicts import Refusal, Verdict, Verifier
 from a2asgi.webhooks import HmacVerifier, StandardWebhooksVerifier
 from a2core import A2Error, CatchUp, DrainTimings, InvalidName, InvalidPayload
@@ -71,6 +72,7 @@ __all__ = [
     "EmbeddedScheduler",
     "Event",
     "EventConflict",
+    "EventStream",
     "EventType",
     "Exponential",
     "Fail",
@@ -117,6 +119,7 @@ __all__ = [
     "Tick",
     "TimerNameTaken",
     "TimerReceipt",
+    "Transaction",
     "UnknownEvent",
     "Verdict",
     "Verifier",

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from a2asgi import deliveries
 from a2asgi.body import read_body
 from a2asgi.driver import drive
 from a2asgi.engine import Engine
@@ -64,10 +65,10 @@ class _Delivery:
         return self.scheduler.verify(step.signature, step.body, self.head.region)
 
     async def append(self, step: Append) -> Ended:
-        return await self.engine.deliver_append(step.task)
+        return await deliveries.append(self.engine, step.task)
 
     async def drain(self, step: Drain) -> DrainAnswer:
-        return await self.engine.deliver_drain(SessionKey(step.task.contract, step.task.session_id))
+        return await deliveries.drain(self.engine, SessionKey(step.task.contract, step.task.session_id))
 
     async def publish(self, request: PublishRequest) -> bool:
         try:

@@ -21,28 +21,17 @@ from a2asgi.runtime import Runtime
 from a2asgi.schedulers.embedded import Share
 from a2core import (
     Appended,
-    AppendTask,
-    Busy,
-    Cancelled,
     Conflict,
-    DrainAnswer,
-    Ended,
     Needs,
     Plan,
     Snapshot,
-    Stalled,
     decide_append,
-    decide_delivery,
-    parse_events,
 )
 
 log: logging.Logger = logging.getLogger("a2asgi.engine")
 
 StartSoon: TypeAlias = Callable[[Callable[[Drain], Coroutine[Any, Any, Any]], Drain], object]
 """Runs a function of a drain in a task of its own."""
-
-PURGE_LIMIT = 100
-"""How many expired events a sweep removes."""
 
 BUSY_LOOK_MS = 250
 """How often `wait=True` looks again at a session that another process works on."""
@@ -179,89 +168,6 @@ class Engine:
             limited = [Share((one.name,), one.at_once) for one in level if one.at_once is not None]
             levels.append([*limited, *[Share(unlimited)] * bool(unlimited)])
         return levels
-
-    async def deliver_append(self, task: AppendTask) -> Ended:
-        """Append a timer that a provider carried, unless it was cancelled or came before, and run what is pending."""
-        key = SessionKey(task.contract, task.session_id)
-        definition = self.definitions[task.contract]
-        events = parse_events(task)
-        if events is None:
-            log.error("timer %r of session %s holds no events that this code can read", task.id, key)
-            return Ended.FAILED
-        drafts = [definition.task_draft(event) for event in events]
-        wake_after_ms = self.runtime.timings.window_ms
-
-        def decide(snapshot: Snapshot, now_ms: int) -> Plan[Appended | Conflict | Cancelled]:
-            wake_by_ms = now_ms + wake_after_ms
-            roster = definition.roster()
-            return decide_delivery(
-                snapshot, now_ms, timer_id=task.id, drafts=drafts, roster=roster, wake_by_ms=wake_by_ms
-            )
-
-        needs = Needs(ids=tuple(draft.id for draft in drafts), timers=(task.id,))
-        try:
-            answer = await self.runtime.transact(key, needs, decide)
-        except StoreUnavailable as error:
-            log.warning("timer %r of session %s waits for the store: %s", task.id, key, error)
-            return Ended.UNAVAILABLE
-        except StoreBroken:
-            log.exception("timer %r of session %s was not appended", task.id, key)
-            return Ended.FAILED
-        if isinstance(answer, Conflict):
-            log.error(
-                "timer %r of session %s: event %r is in the log with other content", task.id, key, answer.event_id
-            )
-            return Ended.FAILED
-        if isinstance(answer, Appended) and answer.pending:
-            await self.wake(key)
-        return Ended.DONE
-
-    async def deliver_drain(self, key: SessionKey) -> DrainAnswer:
-        """Drain a session whose wake-up a provider carried, and say what that delivery is to do next."""
-        try:
-            result = await self.drain(key, arms=False)
-            due_at_ms = await self._next_timer_ms(key) if result.state is DrainState.SETTLED else None
-        except StoreUnavailable as error:
-            log.warning("the drain of session %s waits for the store: %s", key, error)
-            return Ended.UNAVAILABLE
-        except StoreBroken:
-            log.exception("the drain of session %s failed", key)
-            return Ended.FAILED
-        match result.state:
-            case DrainState.SETTLED if due_at_ms is None:
-                return Ended.DONE
-            case DrainState.SETTLED:
-                return Stalled(due_at_ms)
-            case DrainState.BUSY:
-                return Busy()
-            case DrainState.STALLED:
-                return Stalled(result.retry_at_ms)
-
-    async def _next_timer_ms(self, key: SessionKey) -> int | None:
-        """When a job for later is due, which is further off than the provider carries a wake-up in one go."""
-
-        def decide(snapshot: Snapshot, now_ms: int) -> Plan[int | None]:
-            del now_ms
-            return Plan(snapshot.next_timer_at_ms)
-
-        return await self.runtime.transact(key, Needs(heads=True), decide)
-
-    async def sweep(self, limit: int) -> None:
-        """Arm sessions again whose wake-up the provider lost: late ones, a few at a time (engine.md 3).
-
-        Then remove a few events that have expired: behind a provider there may be no server that sees to it.
-        """
-        window_ms = self.runtime.timings.window_ms
-        try:
-            wakes = await self.runtime.store.claim_wakes(
-                self.contracts, limit=limit, lease_ms=window_ms, late_ms=window_ms
-            )
-            await self.runtime.store.purge(PURGE_LIMIT)
-        except (StoreUnavailable, StoreBroken) as error:
-            log.warning("cannot look for lost wake-ups, the next delivery does: %s", error)
-            return
-        for key in wakes.due:
-            await self.runtime.arm_watchdog(key)
 
     def start(self, key: SessionKey) -> None:
         """Have the session drained without waiting for it: by the drain under way, or in the server's tasks."""

@@ -4,6 +4,7 @@ import json
 import logging
 from collections.abc import Iterator
 
+from a2asgi import deliveries
 from a2asgi.app import A2
 from a2asgi.callback import deliver
 from a2asgi.errors import ClientDisconnected, WiringError
@@ -113,7 +114,7 @@ class A2Middleware:
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": answer.text.encode()})
         if answer.status < 300:  # noqa: PLR2004 - a delivery that went well has a moment for what others lost
-            await engine.sweep(SWEEP_LIMIT)
+            await deliveries.sweep(engine, SWEEP_LIMIT)
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Start and stop A2 around the app's own lifespan; stand in for it where the app has none."""
