@@ -55,14 +55,26 @@ class Look:
 async def enqueue(engine: Engine, key: SessionKey, draft: Draft, *, delay_ms: int = 0, at_ms: int | None = None) -> str:
     """Accept a run, durably, and have it started when it is due; its id, or that of an unfinished one of its key.
 
+    Where this process has room for one that is due now, it starts without waiting to be woken.
     Raises SendFailed where a provider did not take the wake-up: it may be accepted all the same.
     """
+    place = engine.runtime.reserve(key.contract) if delay_ms == 0 and at_ms is None else None
+    wake_after_ms = 0 if place is None else engine.runtime.timings.grace_ms
 
     def decide(snapshot: Snapshot, now_ms: int) -> Plan[Enqueued]:
-        return decide_enqueue(snapshot, now_ms, draft=draft, due_at_ms=now_ms + delay_ms if at_ms is None else at_ms)
+        due_at_ms = now_ms + delay_ms if at_ms is None else at_ms
+        return decide_enqueue(snapshot, now_ms, draft=draft, due_at_ms=due_at_ms, wake_after_ms=wake_after_ms)
 
     keys = () if draft.key is None else (draft.key,)
-    answer = await engine.runtime.transact(key, Needs(keys=keys), decide)
+    started = False
+    try:
+        answer = await engine.runtime.transact(key, Needs(keys=keys), decide)
+        started = place is not None and answer.new
+    finally:
+        if place is not None:
+            place.start(key) if started else place.give_back()
+    if started:
+        return answer.id
     due_at_ms = answer.due_at_ms
     if not answer.new and engine.runtime.provider is not None:  # its own wake-up may be one that was not taken
         found = await look(engine, key, answer.id)

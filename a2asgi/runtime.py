@@ -23,6 +23,7 @@ from a2asgi.limits import Limit
 from a2asgi.live import News
 from a2asgi.ports import Answer, Decide, DeliveringScheduler, Scheduler, SessionKey, Store
 from a2asgi.renewal import Renewer
+from a2asgi.schedulers.embedded import Place
 from a2asgi.telemetry import Hook, Signal, SignalName, emit
 from a2asgi.times import Duration, check_instant, duration_ms, from_ms, instant_ms
 from a2core import (
@@ -65,6 +66,10 @@ def _unheard(_: int) -> None:
     """No one sleeps until a wake-up."""
 
 
+def _no_place(_: str) -> None:
+    """No one looks after what is due here."""
+
+
 @dataclass(eq=False, slots=True)
 class Runtime:
     """What every drain of one process shares. `provider` carries wake-ups where that is not the store's own part."""
@@ -83,6 +88,7 @@ class Runtime:
     limits: dict[str, Limit] = field(default_factory=dict)
     holder: str = field(default_factory=make_holder)
     on_wake: Callable[[int], None] = _unheard
+    reserve: Callable[[str], Place | None] = _no_place
     counts: Counter[SignalName] = field(default_factory=Counter)
     send_failures: int = 0
     stopping: bool = False

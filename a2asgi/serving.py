@@ -53,6 +53,7 @@ class Serving:
             self._tasks.start_soon(keep_up, self._engine)
         if self._wake_loop is not None:
             self._engine.runtime.on_wake = self._wake_loop.wake_in
+            self._engine.runtime.reserve = self._wake_loop.reserve
             self._tasks.start_soon(self._wake_loop.run)
 
     async def stop(self) -> None:

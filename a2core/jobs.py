@@ -52,9 +52,12 @@ class Enqueued:
     seq: int | None = None
 
 
-def decide_enqueue(snapshot: Snapshot, now_ms: int, *, draft: Draft, due_at_ms: int) -> Plan[Enqueued]:
+def decide_enqueue(
+    snapshot: Snapshot, now_ms: int, *, draft: Draft, due_at_ms: int, wake_after_ms: int = 0
+) -> Plan[Enqueued]:
     """Accept a run, due at `due_at_ms`, unless one with its key is unfinished. Needs the draft's key.
 
+    The session must be looked at `wake_after_ms` after it is due, which is later only where its caller is about to.
     The key alone decides, in the session's transaction: however many enqueue at once, one of them is new.
     """
     unfinished = None if draft.key is None else snapshot.keyed.get(draft.key)
@@ -65,7 +68,7 @@ def decide_enqueue(snapshot: Snapshot, now_ms: int, *, draft: Draft, due_at_ms: 
         return Plan(Enqueued(draft.id, new=True, due_at_ms=due_at_ms), timers=(timer,), wake=WakeBy(due_at_ms))
     item = _opened(snapshot, draft, now_ms)
     answer = Enqueued(draft.id, new=True, due_at_ms=now_ms, seq=item.seq)
-    return Plan(answer, entries=(item.entry,), items=(item,), wake=WakeBy(now_ms))
+    return Plan(answer, entries=(item.entry,), items=(item,), wake=WakeBy(now_ms + wake_after_ms))
 
 
 def look_at_run(snapshot: Snapshot, now_ms: int, run_id: str) -> Run | None:

@@ -78,6 +78,7 @@ class WakeLoop:
         self._free = concurrency
         self._taken: Counter[Share] = Counter()
         self._full: set[Share] = set()
+        self._tasks: TaskGroup | None = None
         self._bell = anyio.Event()
         self._look_by_ms = 0
         self._stopped = False
@@ -94,10 +95,23 @@ class WakeLoop:
             self._look_by_ms = look_by_ms
             self._bell.set()
 
+    def reserve(self, contract: str) -> "Place | None":
+        """A place for a session that is about to be due; None where there is no room, and it has to wait its turn.
+
+        While there is room nothing that is due waits, so whoever has a place overtakes no one.
+        """
+        if self._tasks is None or self._stopped or self._late_ms:
+            return None
+        share = next(share for share in self._shares() if contract in share.contracts)
+        if self._room(share) <= 0:
+            return None
+        return Place(self, share, self._tasks)
+
     async def run(self) -> None:
         """Run until `stop`. While the store does not answer it tries again, ever more slowly."""
         pause_ms = 0
         async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
             while not self._stopped:
                 # set before looking: a wake-up that is written meanwhile may be one that the look does not see
                 self._look_by_ms = self._clock.now_ms() + self._poll_ms
@@ -122,9 +136,7 @@ class WakeLoop:
                 share.contracts, limit=limit, lease_ms=self._lease_ms, late_ms=self._late_ms
             )
             for key in wakes.due:
-                self._free -= 1
-                self._taken[share] += 1
-                tasks.start_soon(self._attend, share, key)
+                Place(self, share, tasks).start(key)
             if self._room(share) <= 0:
                 self._full.add(share)
             elif wakes.next_in_ms is not None:
@@ -140,12 +152,43 @@ class WakeLoop:
             with anyio.move_on_after(left_ms / 1_000):
                 await self._bell.wait()
 
-    async def _attend(self, share: Share, key: SessionKey) -> None:
+    def take(self, share: Share) -> None:
+        """A place of this share is taken."""
+        self._free -= 1
+        self._taken[share] += 1
+
+    def give_back(self, share: Share) -> None:
+        """It is free again."""
+        self._free += 1
+        self._taken[share] -= 1
+        if self._full:  # there may be more of what was left for want of room
+            self._full.clear()
+            self.wake_in(-self._late_ms)
+
+    async def attend(self, key: SessionKey) -> None:
+        """Look after a session that has a place."""
+        await self._deliver(key)
+
+
+class Place:
+    """One of the places of a WakeLoop, taken."""
+
+    def __init__(self, loop: WakeLoop, share: Share, tasks: TaskGroup) -> None:
+        self._loop = loop
+        self._share = share
+        self._tasks = tasks
+        loop.take(share)
+
+    def start(self, key: SessionKey) -> None:
+        """Have a session looked after in it."""
+        self._tasks.start_soon(self._attend, key)
+
+    def give_back(self) -> None:
+        """Nothing is to be looked after."""
+        self._loop.give_back(self._share)
+
+    async def _attend(self, key: SessionKey) -> None:
         try:
-            await self._deliver(key)
+            await self._loop.attend(key)
         finally:
-            self._free += 1
-            self._taken[share] -= 1
-            if self._full:  # there may be more of what was left for want of room
-                self._full.clear()
-                self.wake_in(-self._late_ms)
+            self.give_back()

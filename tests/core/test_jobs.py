@@ -15,6 +15,7 @@ from a2core import (
     EndingKind,
     Enqueued,
     Entry,
+    Needs,
     Plan,
     Released,
     Renewed,
@@ -587,3 +588,11 @@ class Runs(RuleBasedStateMachine):
 def test_the_laws_of_runs_hold_over_any_conversation() -> None:
     """In any order of calls and answers each run ends once, as its last answer said, and keys never meet."""
     run_state_machine_as_test(Runs, settings=settings(max_examples=100, stateful_step_count=40))
+
+
+@pytest.mark.parametrize("wake_after_ms", [0, 5_000])
+def test_a_run_that_is_due_is_looked_at_when_its_caller_says(wake_after_ms: int) -> None:
+    """At once by whoever takes wake-ups; later where the caller starts it itself, and may die before that."""
+    session = Session(roster=ROSTER)
+    session.run(Needs(), decide_enqueue, NOW_MS, draft=draft("r1"), due_at_ms=NOW_MS, wake_after_ms=wake_after_ms)
+    assert NOW_MS + wake_after_ms == session.wake_at_ms

@@ -1,0 +1,135 @@
+"""Places: a job that is due now starts in the process that enqueued it, where there is room, and never out of turn."""
+
+from collections.abc import Collection
+
+import anyio
+import pytest
+
+from a2asgi import A2, EmbeddedScheduler, MemoryStore, SessionKey, StoreUnavailable, Wakes
+from a2asgi.ports import Answer, Decide
+from a2core import DrainTimings, Needs
+from tests.asgi.worlds import within
+
+LONG = DrainTimings(ttl_ms=60_000, heartbeat_ms=20_000, grace_ms=30_000)
+"""Nobody else looks meanwhile."""
+
+
+class Counting(MemoryStore):
+    """Knows which sessions were ever taken because their wake-up was due; `down` makes it refuse to write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken: list[str] = []
+        self.down = False
+
+    async def claim_wakes(self, contracts: Collection[str], *, limit: int, lease_ms: int, late_ms: int = 0) -> Wakes:
+        wakes = await super().claim_wakes(contracts, limit=limit, lease_ms=lease_ms, late_ms=late_ms)
+        self.taken += [key.contract for key in wakes.due]
+        return wakes
+
+    def transact_blocking(self, key: SessionKey, needs: Needs, decide: Decide[Answer]) -> Answer:
+        if self.down:
+            raise StoreUnavailable("down")
+        return super().transact_blocking(key, needs, decide)
+
+
+@within(5)
+async def test_a_job_starts_at_once_where_there_is_room() -> None:
+    """No wake-up has to be taken for it: one transaction less, and nobody polls."""
+    store = Counting()
+    a2 = A2(store=store, scheduler=EmbeddedScheduler(poll="1h"), timings=LONG)
+    ran = anyio.Event()
+
+    @a2.job()
+    async def job() -> None:
+        ran.set()
+
+    async with a2:
+        await anyio.wait_all_tasks_blocked()
+        await job.enqueue()
+        await ran.wait()
+    assert [] == store.taken
+
+
+@within(5)
+async def test_what_finds_no_room_waits_its_turn() -> None:
+    """With one place, taken, the urgent job that came last starts before the others."""
+    store = Counting()
+    a2 = A2(store=store, scheduler=EmbeddedScheduler(poll="1h", concurrency=1), timings=LONG)
+    order: list[str] = []
+    go, all_ran = anyio.Event(), anyio.Event()
+
+    @a2.job()
+    async def plain(name: str) -> None:
+        order.append(name)
+        await go.wait()
+
+    @a2.job(priority=5)
+    async def urgent(name: str) -> None:
+        order.append(name)
+        if len(order) == 3:
+            all_ran.set()
+
+    @a2.job(priority=-5)
+    async def idle(name: str) -> None:
+        order.append(name)
+        if len(order) == 3:
+            all_ran.set()
+
+    async with a2:
+        await anyio.wait_all_tasks_blocked()
+        await plain.enqueue("first")
+        await anyio.wait_all_tasks_blocked()
+        await idle.enqueue("last")
+        await urgent.enqueue("second")
+        go.set()
+        await all_ran.wait()
+    assert ["first", "second", "last"] == order
+    assert ["job:urgent", "job:idle"] == store.taken
+
+
+@within(5)
+async def test_an_enqueue_that_fails_gives_its_place_back() -> None:
+    """With one place, the next job still finds it."""
+    store = Counting()
+    a2 = A2(store=store, scheduler=EmbeddedScheduler(poll="1h", concurrency=1), timings=LONG)
+    ran = anyio.Event()
+
+    @a2.job()
+    async def job() -> None:
+        ran.set()
+
+    async with a2:
+        await anyio.wait_all_tasks_blocked()
+        store.down = True
+        for _ in range(3):
+            with pytest.raises(StoreUnavailable):
+                await job.enqueue()
+        store.down = False
+        await job.enqueue()
+        await ran.wait()
+    assert [] == store.taken
+
+
+@within(5)
+async def test_a_job_that_is_there_already_is_not_started_again() -> None:
+    """Its dedupe key finds it, and the place that was meant for a new one is free again."""
+    a2 = A2(store=MemoryStore(), scheduler=EmbeddedScheduler(poll="1h", concurrency=2), timings=LONG)
+    runs: list[str] = []
+    go, both = anyio.Event(), anyio.Event()
+
+    @a2.job()
+    async def job(name: str) -> None:
+        runs.append(name)
+        if len(runs) == 2:
+            both.set()
+        await go.wait()
+
+    async with a2:
+        await anyio.wait_all_tasks_blocked()
+        ids = {await job.enqueue("a", dedupe_key="k") for _ in range(5)}
+        await job.enqueue("b")
+        await both.wait()
+        go.set()
+    assert 1 == len(ids)
+    assert ["a", "b"] == sorted(runs)
