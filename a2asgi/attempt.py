@@ -12,7 +12,6 @@ from typing import Any, Protocol, TypeAlias
 
 import anyio
 from anyio.abc import TaskStatus
-from anyio.lowlevel import current_token
 
 from a2asgi.context import AttemptInfo, TimerReceipt
 from a2asgi.contract import Definition
@@ -215,7 +214,7 @@ class Attempt:
         make_context = self._handler.make_context
         call = partial(function, event)
         if make_context is not None:
-            call = partial(function, event, make_context(info, current_token()))
+            call = partial(function, event, make_context(info))
         answer = call() if self._handler.is_async else await self._run_in_thread(call)
         return await answer if inspect.isawaitable(answer) else answer
 

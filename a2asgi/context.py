@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar, TypeVarTuple
 
 from anyio import from_thread
-from anyio.lowlevel import EventLoopToken
+from anyio.lowlevel import current_token
 
 from a2asgi.times import Duration
 from a2core import encode_json, storable_text
@@ -96,6 +96,18 @@ class _Context:
         return self._attempt.dependencies
 
 
+class _ThreadContext(_Context):
+    """What both kinds of context can do from a thread. It is made on the event loop, to which `run` comes back."""
+
+    def __init__(self, attempt: AttemptInfo) -> None:
+        super().__init__(attempt)
+        self._token = current_token()
+
+    def run(self, function: Callable[[*Args], Coroutine[Any, Any, T]], *args: *Args) -> T:
+        """Call an async function on the event loop, such as a job's `enqueue`, and wait for it here."""
+        return from_thread.run(function, *args, token=self._token)
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
     """How far a job is: `done` of `total`, in any unit, and a note for people."""
@@ -151,16 +163,8 @@ class JobContext(_JobContext):
         await self._attempt.note(self._noted(done, total, note))
 
 
-class SyncJobContext(_JobContext):
+class SyncJobContext(_ThreadContext, _JobContext):
     """What a plain-function job may do, from its thread."""
-
-    def __init__(self, attempt: AttemptInfo, token: EventLoopToken) -> None:
-        super().__init__(attempt)
-        self._token = token
-
-    def run(self, function: Callable[[*Args], Coroutine[Any, Any, T]], *args: *Args) -> T:
-        """Call an async function on the event loop, such as another job's `enqueue`, and wait for it here."""
-        return from_thread.run(function, *args, token=self._token)
 
     def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
         """As JobContext.progress. A thread cannot be cancelled: what it raises is how a cancelled job is stopped."""
@@ -192,16 +196,8 @@ class Context(_Context):
         return await self._attempt.timers.cancel(name)
 
 
-class SyncContext(_Context):
+class SyncContext(_ThreadContext):
     """What a plain-function handler may do, from its thread."""
-
-    def __init__(self, attempt: AttemptInfo, token: EventLoopToken) -> None:
-        super().__init__(attempt)
-        self._token = token
-
-    def run(self, function: Callable[[*Args], Coroutine[Any, Any, T]], *args: *Args) -> T:
-        """Call an async function on the event loop, and wait for it here."""
-        return from_thread.run(function, *args, token=self._token)
 
     def append(self, *events: object) -> None:
         """As Context.append."""

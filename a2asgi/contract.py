@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any, Generic, TypeAlias, TypeVar, overload
 
-from anyio.lowlevel import EventLoopToken
-
 from a2asgi.context import AttemptInfo, Context, SyncContext
 from a2asgi.errors import UnknownEvent, WiringError
 from a2asgi.events import Event, EventType, NewEvent
@@ -34,7 +32,7 @@ S = TypeVar("S")
 
 log: logging.Logger = logging.getLogger("a2asgi.contract")
 
-MakeContext: TypeAlias = Callable[[AttemptInfo, EventLoopToken], object]
+MakeContext: TypeAlias = Callable[[AttemptInfo], object]
 
 START: Any = object()
 """Stands for the initial state, since None may be a state."""
@@ -47,7 +45,7 @@ DEFAULT_LANE = "main"
 class Handler:
     """The function that reacts to one type of event, and how it is run.
 
-    `make_context` makes its second argument, of what it may do; a handler that takes none has none.
+    `make_context` makes its second argument, on the event loop, of what it may do; a handler that takes none has none.
     """
 
     function: Callable[..., Any]
@@ -271,7 +269,7 @@ def make_handler(function: Callable[..., Any], policy: RetryPolicy, timeout_ms: 
     if not takes_context and not _takes(function, "event"):
         raise WiringError(f"{function!r} cannot be a handler: expected (event) or (event, context) as its parameters")
     is_async = is_async_function(function)
-    make_context: MakeContext = _context if is_async else SyncContext
+    make_context: MakeContext = Context if is_async else SyncContext
     return Handler(function, policy, timeout_ms, is_async, make_context if takes_context else None)
 
 
@@ -281,10 +279,6 @@ def is_async_function(function: Callable[..., Any]) -> bool:
     if any(inspect.isgeneratorfunction(face) or inspect.isasyncgenfunction(face) for face in faces):
         raise WiringError(f"{function!r} cannot be a handler: it yields; return the events, or await ctx.append(...)")
     return any(inspect.iscoroutinefunction(face) for face in faces)
-
-
-def _context(attempt: AttemptInfo, _: EventLoopToken) -> Context:
-    return Context(attempt)
 
 
 def _takes(function: object, *arguments: str) -> bool:

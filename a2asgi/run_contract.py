@@ -11,9 +11,7 @@ from functools import update_wrapper
 from types import UnionType
 from typing import Any, Generic, Never, NoReturn, TypeVar, Union, get_args, get_origin
 
-from anyio.lowlevel import EventLoopToken
-
-from a2asgi.context import AttemptInfo, JobContext, Progress, SyncJobContext, read_progress
+from a2asgi.context import JobContext, Progress, SyncJobContext, read_progress
 from a2asgi.contract import Definition, Handler, MakeContext, is_async_function
 from a2asgi.errors import InvalidTime, WiringError
 from a2asgi.events import Event, EventType, NewEvent, Written
@@ -250,30 +248,21 @@ class RunDefinition(Definition):
             log.error("on_failed of %r failed, for job %r", self.options.name, event.cause, exc_info=error)
             return Cancel(storable_text(f"on_failed raised {type(error).__name__}"))
 
-        async def run(event: Event[Any]) -> object:
+        async def rest(told: Awaitable[object], event: Event[Any]) -> object:
             try:
-                await on_failed(failed(event.payload))  # type: ignore[misc]
+                await told
             except Exception as error:  # noqa: BLE001 - it is told once, and never retried (engine.md 4)
                 return trouble(error, event)
             return None
 
-        async def rest(told: Awaitable[object], event: Event[Any]) -> object:
-            try:
-                await told
-            except Exception as error:  # noqa: BLE001 - as above
-                return trouble(error, event)
-            return None
-
-        def run_in_thread(event: Event[Any]) -> object:
+        def tell(event: Event[Any]) -> object:
             try:
                 told = on_failed(failed(event.payload))
             except Exception as error:  # noqa: BLE001 - as above
                 return trouble(error, event)
-            return rest(told, event) if inspect.isawaitable(told) else None  # a lambda that calls an async function
+            return rest(told, event) if inspect.isawaitable(told) else None
 
-        return _handler(
-            on_failed, run, run_in_thread, RetryPolicy(aside=True, keep_ms=self.options.policy().keep_ms), None
-        )
+        return _handler(on_failed, tell, tell, RetryPolicy(aside=True, keep_ms=self.options.policy().keep_ms), None)
 
 
 def stored_result(annotation: Any) -> Any:
@@ -295,11 +284,7 @@ def _handler(
     is_async = is_async_function(function)
     face = run if is_async else run_in_thread
     takes_context = len(inspect.signature(face).parameters) > 1
-    make_context: MakeContext = _job_context if is_async else SyncJobContext
+    make_context: MakeContext = JobContext if is_async else SyncJobContext
     return Handler(
         update_wrapper(face, function), policy, timeout_ms, is_async, make_context if takes_context else None
     )
-
-
-def _job_context(attempt: AttemptInfo, _: EventLoopToken) -> JobContext:
-    return JobContext(attempt)
