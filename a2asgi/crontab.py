@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 from cronsim import CronSim, CronSimError
 
 from a2asgi.errors import InvalidSchedule
+from a2core import MINUTE_MS
 
 MAX_EXPRESSION: Final = 1_000
 """Characters: room for a list of every value in every field, and no more than is read at once."""
@@ -34,7 +35,6 @@ _STEPPED_POINT: Final = re.compile(r"\b0*(\w+)-0*\1/0*[1-9][0-9]*\b", re.ASCII |
 _NO_ZONES: Final = re.compile(r"localtime|posixrules|(posix|right)/.*", re.DOTALL)
 """Files beside the zones of some machines: the machine's own zone, and clocks that count leap seconds."""
 
-_MINUTE_MS: Final = 60_000
 _DAY_MS: Final = 86_400_000
 _MINUTE: Final = timedelta(minutes=1)
 _START: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -69,7 +69,7 @@ class Crontab:
 
     def __post_init__(self) -> None:
         parts, fields = _parsed(self.expression)
-        times_ms = [(hour * 60 + minute) * _MINUTE_MS for hour in fields.hours for minute in fields.minutes]
+        times_ms = [(hour * 60 + minute) * MINUTE_MS for hour in fields.hours for minute in fields.minutes]
         object.__setattr__(self, "_zone", _zone_of(self.tz))
         object.__setattr__(self, "_fields", fields)
         object.__setattr__(self, "_times_ms", sorted(times_ms))
@@ -167,12 +167,12 @@ class Crontab:
     def _slots_near_change(self, local: datetime) -> list[int]:
         """The slots of a local time that comes twice or never."""
         earlier, later = _offset_ms(self._zone, local, 0), _offset_ms(self._zone, local, 1)
-        utc_ms = (local - _START.replace(tzinfo=None)) // _MINUTE * _MINUTE_MS
+        utc_ms = (local - _START.replace(tzinfo=None)) // _MINUTE * MINUTE_MS
         if earlier > later:  # it comes twice
             return [utc_ms - earlier, utc_ms - later] if self._is_elapsed else [utc_ms - earlier]
         if self._is_elapsed:  # it never comes
             return []
-        around = range(utc_ms - later, utc_ms - earlier + 1, _MINUTE_MS)
+        around = range(utc_ms - later, utc_ms - earlier + 1, MINUTE_MS)
         return [around[bisect_left(around, later, key=lambda at_ms: _offset_at_ms(self._zone, at_ms))]]
 
 
@@ -187,12 +187,12 @@ def _offset_ms(zone: tzinfo, local: datetime, fold: int) -> int:
     Of a time that comes twice, fold 0 is the first; of one that is skipped, 0 has the offset before (PEP 495).
     """
     offset = local.replace(tzinfo=zone, fold=fold).utcoffset() or timedelta()
-    return offset // _MINUTE * _MINUTE_MS
+    return offset // _MINUTE * MINUTE_MS
 
 
 def _offset_at_ms(zone: tzinfo, at_ms: int) -> int:
     offset = (_START + timedelta(milliseconds=at_ms)).astimezone(zone).utcoffset() or timedelta()
-    return offset // _MINUTE * _MINUTE_MS
+    return offset // _MINUTE * MINUTE_MS
 
 
 def _zone_of(tz: object) -> tzinfo:

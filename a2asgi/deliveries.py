@@ -93,12 +93,12 @@ async def sweep(engine: Engine, limit: int) -> None:
         wakes = await engine.runtime.store.claim_wakes(
             engine.contracts, limit=limit, lease_ms=window_ms, late_ms=window_ms
         )
-        await engine.runtime.store.purge(PURGE_LIMIT)
     except (StoreUnavailable, StoreBroken) as error:
         log.warning("cannot look for lost wake-ups, the next delivery does: %s", error)
         return
     for key in wakes.due:
         await engine.runtime.arm_watchdog(key)
+    await engine.tidy(PURGE_LIMIT)
 
 
 async def _next_timer_ms(engine: Engine, key: SessionKey) -> int | None:

@@ -75,6 +75,16 @@ class Engine:
         while self._put_off:
             self.start(self._put_off.pop())
 
+    def joining_store(self) -> JoiningStore:
+        """The store, where it can take part in the caller's own transactions. Raises ConfigurationError."""
+        store = self.runtime.store
+        if not isinstance(store, JoiningStore):
+            raise ConfigurationError(
+                "cannot append in your own transaction: expected a store in a database of yours, "
+                f"such as SQLiteStore(path), got {store!r}"
+            )
+        return store
+
     async def append_on(
         self, connection: Any, definition: Definition, key: SessionKey, events: Sequence[object]
     ) -> Receipt:
@@ -82,12 +92,7 @@ class Engine:
 
         Raises as `append`, and ConfigurationError where the store or the connection cannot do that.
         """
-        store = self.runtime.store
-        if not isinstance(store, JoiningStore):
-            raise ConfigurationError(
-                f"connection=: expected a store in a database of yours, such as SQLiteStore(path), got {store!r}"
-            )
-        transact = partial(store.transact_on, connection)
+        transact = partial(self.joining_store().transact_on, connection)
         wake_after_ms = self.runtime.timings.grace_ms if self.handles else 0
         receipt, pending = await self._append(definition, key, events, wake_after_ms, transact)
 
@@ -223,6 +228,13 @@ class Engine:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self.runtime.arm_watchdog, key)
                 await self._handle(key, wait=wait)
+
+    async def tidy(self, limit: int) -> None:
+        """Remove a few expired events, where there may be no server that sees to it. Trouble is only logged."""
+        try:
+            await self.runtime.store.purge(limit)
+        except (StoreUnavailable, StoreBroken) as error:
+            log.warning("nothing was purged, the next request does: %s", error)
 
     async def stop(self, grace_s: float) -> None:
         """Claim nothing more, give running handlers `grace_s`, then stop them and give their claims back."""

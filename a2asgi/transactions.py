@@ -6,8 +6,6 @@ from typing import Any, Self
 from anyio import CancelScope
 
 from a2asgi.engine import Engine, Receipt
-from a2asgi.errors import ConfigurationError
-from a2asgi.ports import JoiningStore
 from a2asgi.session import Ready, Session
 
 
@@ -27,10 +25,7 @@ class Transaction:
 
     async def __aenter__(self) -> Self:
         engine: Engine = await self._ready()
-        store = engine.runtime.store
-        if not isinstance(store, JoiningStore):
-            raise ConfigurationError(f"a2.transaction: expected a store in a database of yours, got {store!r}")
-        await store.begin(self._connection)
+        await engine.joining_store().begin(self._connection)
         return self
 
     async def __aexit__(

@@ -9,11 +9,19 @@ from a2asgi.app import A2
 from a2asgi.asgi import Receive, Scope
 from a2asgi.body import read_body
 from a2asgi.crons import Cron, read_rule
-from a2asgi.engine import Engine
 from a2asgi.errors import BodyTooLarge, StoreBroken, StoreUnavailable
 from a2asgi.ports import DeliveringScheduler
 from a2asgi.ticks import PURGE_BATCH
-from a2core import SIGNATURE_HEADER, SLOT_HEADER, InvalidName, RunState, check_slot_window, trigger_url
+from a2core import (
+    MAX_AGE_MS,
+    MINUTE_MS,
+    SIGNATURE_HEADER,
+    SLOT_HEADER,
+    InvalidName,
+    RunState,
+    check_slot_window,
+    trigger_url,
+)
 
 log: logging.Logger = logging.getLogger("a2asgi.triggers")
 
@@ -23,10 +31,6 @@ KINDS = {"cron": "cron", "maintenance": "maintenance task"}
 METHODS = ("GET", "POST")
 EARLY_MS = 5_000
 """How much too early a trigger that names no slot may come, by our clock."""
-
-MINUTE_MS = 60_000
-MAX_AGE_MS = 60 * MINUTE_MS
-"""How late it may come; a slot that is named may be as old (wire.md 10)."""
 
 Reply: TypeAlias = tuple[int, dict[str, str]]
 UNAUTHORIZED: Reply = (401, {"error": "invalid schedule signature"})
@@ -71,16 +75,8 @@ async def trigger(a2: A2, kind: str, name: str, scope: Scope, receive: Receive) 
     except (StoreUnavailable, StoreBroken) as error:
         log.warning("slot %d of %s waits for the store: %s", slot_ms, task_id, error)
         return UNAVAILABLE
-    await _purge(engine)
+    await engine.tidy(PURGE_BATCH)
     return _reply(before, after, kind)
-
-
-async def _purge(engine: Engine) -> None:
-    """Old records go with every trigger: there may be no server that sees to them."""
-    try:
-        await engine.runtime.store.purge(PURGE_BATCH)
-    except (StoreUnavailable, StoreBroken) as error:
-        log.warning("nothing was purged, the next trigger does: %s", error)
 
 
 async def _is_scheduler(scheduler: object, name: str, signature: str, region: str | None, receive: Receive) -> bool:

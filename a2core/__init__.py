@@ -111,6 +111,8 @@ from a2core.records import (
     WorkItem,
 )
 from a2core.signing import (
+    MAX_AGE_MS,
+    MINUTE_MS,
     SIGNATURE_HEADER,
     SLOT_HEADER,
     ScheduleRefusal,
@@ -150,6 +152,8 @@ __all__ = [
     "ANSWERS",
     "CALLBACK_PATH",
     "DEFAULT_MAX_BODY_BYTES",
+    "MAX_AGE_MS",
+    "MINUTE_MS",
     "OIDC_HEADER",
     "PARK_MS",
     "RECURRENCE_ID",

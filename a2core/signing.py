@@ -7,6 +7,8 @@ from enum import Enum
 
 MINUTE_MS = 60_000
 MAX_AGE_MS = 60 * MINUTE_MS
+"""How old a slot may be that a request names, or stands for."""
+
 MAX_AHEAD_MS = MINUTE_MS
 SLOT_HEADER = "x-a2-cron-slot"
 SIGNATURE_HEADER = "x-a2-cron-signature"

@@ -14,14 +14,20 @@ from tests.asgi.provider import KEYS, Frozen, Provider, Reply, nothing_else, qst
 
 
 class Away(MemoryStore):
-    """A store that is away while a test says so."""
+    """A store that is away, or cannot purge, while a test says so."""
 
     away = False
+    purges = True
 
     async def transact(self, key: SessionKey, needs: Needs, decide: Decide[Answer]) -> Answer:
         if self.away:
             raise StoreUnavailable("away")
         return await super().transact(key, needs, decide)
+
+    async def purge(self, limit: int) -> int:
+        if not self.purges:
+            raise StoreUnavailable("cannot purge")
+        return await super().purge(limit)
 
 
 class App:
@@ -183,9 +189,11 @@ async def test_the_next_signing_key_is_accepted_too() -> None:
     assert 200 == (await app.provider.deliver(app.asgi, app.provider.take())).status_code
 
 
-async def test_a_lost_wake_up_is_sent_again_by_another_delivery() -> None:
+@pytest.mark.parametrize("purges", [True, False], ids=["purges", "cannot-purge"])
+async def test_a_lost_wake_up_is_sent_again_by_another_delivery(*, purges: bool) -> None:
     """The watchdog of one session was never accepted: whoever is delivered next looks after it."""
     app = App(fine)
+    app.store.purges = purges
     app.provider.replies.append(Reply(500, "lost"))
     with pytest.raises(Exception, match="500"):
         await app.orders.session("lost").dispatch(app.note("a"))
