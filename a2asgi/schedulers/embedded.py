@@ -4,6 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import anyio
 from anyio.abc import TaskGroup
@@ -105,27 +106,32 @@ class WakeLoop:
         share = next(share for share in self._shares() if contract in share.contracts)
         if self._room(share) <= 0:
             return None
-        return Place(self, share, self._tasks)
+        return self._place(share)
 
     async def run(self) -> None:
         """Run until `stop`. While the store does not answer it tries again, ever more slowly."""
-        pause_ms = 0
-        async with anyio.create_task_group() as tasks:
-            self._tasks = tasks
-            while not self._stopped:
-                # set before looking: a wake-up that is written meanwhile may be one that the look does not see
-                self._look_by_ms = self._clock.now_ms() + self._poll_ms
-                try:
-                    await self._take(tasks)
-                except (StoreUnavailable, StoreBroken) as error:
-                    pause_ms = min(max(2 * pause_ms, MIN_PAUSE_MS), MAX_PAUSE_MS)
-                    log.warning("cannot look for wake-ups, next try in %d ms: %s", pause_ms, error)
-                    await self._clock.sleep_ms(pause_ms)
-                else:
-                    pause_ms = 0
-                    await self._sleep()
+        try:
+            async with anyio.create_task_group() as self._tasks:
+                await self._look_on()
+        finally:
+            self._tasks = None
 
-    async def _take(self, tasks: TaskGroup) -> None:
+    async def _look_on(self) -> None:
+        pause_ms = 0
+        while not self._stopped:
+            # set before looking: a wake-up that is written meanwhile may be one that the look does not see
+            self._look_by_ms = self._clock.now_ms() + self._poll_ms
+            try:
+                await self._take()
+            except (StoreUnavailable, StoreBroken) as error:
+                pause_ms = min(max(2 * pause_ms, MIN_PAUSE_MS), MAX_PAUSE_MS)
+                log.warning("cannot look for wake-ups, next try in %d ms: %s", pause_ms, error)
+                await self._clock.sleep_ms(pause_ms)
+            else:
+                pause_ms = 0
+                await self._sleep()
+
+    async def _take(self) -> None:
         """Take what is due, as far as there is room for it, and learn when the next one is."""
         for share in self._shares():
             limit = self._room(share)
@@ -136,7 +142,7 @@ class WakeLoop:
                 share.contracts, limit=limit, lease_ms=self._lease_ms, late_ms=self._late_ms
             )
             for key in wakes.due:
-                Place(self, share, tasks).start(key)
+                self._place(share).start(key)
             if self._room(share) <= 0:
                 self._full.add(share)
             elif wakes.next_in_ms is not None:
@@ -152,43 +158,36 @@ class WakeLoop:
             with anyio.move_on_after(left_ms / 1_000):
                 await self._bell.wait()
 
-    def take(self, share: Share) -> None:
-        """A place of this share is taken."""
+    def _place(self, share: Share) -> "Place":
+        """Take one of the places of a share."""
         self._free -= 1
         self._taken[share] += 1
+        return Place(partial(self._start, share), partial(self._give_back, share))
 
-    def give_back(self, share: Share) -> None:
-        """It is free again."""
+    def _start(self, share: Share, key: SessionKey) -> None:
+        """Have a session looked after in a place; once `run` has ended, nobody does: it waits for its wake-up."""
+        if self._tasks is None:
+            self._give_back(share)
+        else:
+            self._tasks.start_soon(self._attend, share, key)
+
+    async def _attend(self, share: Share, key: SessionKey) -> None:
+        try:
+            await self._deliver(key)
+        finally:
+            self._give_back(share)
+
+    def _give_back(self, share: Share) -> None:
         self._free += 1
         self._taken[share] -= 1
         if self._full:  # there may be more of what was left for want of room
             self._full.clear()
             self.wake_in(-self._late_ms)
 
-    async def attend(self, key: SessionKey) -> None:
-        """Look after a session that has a place."""
-        await self._deliver(key)
 
-
+@dataclass(frozen=True, slots=True)
 class Place:
-    """One of the places of a WakeLoop, taken."""
+    """One of the places of a WakeLoop, taken: `start` has a session looked after in it, or else `give_back`."""
 
-    def __init__(self, loop: WakeLoop, share: Share, tasks: TaskGroup) -> None:
-        self._loop = loop
-        self._share = share
-        self._tasks = tasks
-        loop.take(share)
-
-    def start(self, key: SessionKey) -> None:
-        """Have a session looked after in it."""
-        self._tasks.start_soon(self._attend, key)
-
-    def give_back(self) -> None:
-        """Nothing is to be looked after."""
-        self._loop.give_back(self._share)
-
-    async def _attend(self, key: SessionKey) -> None:
-        try:
-            await self._loop.attend(key)
-        finally:
-            self.give_back()
+    start: Callable[[SessionKey], None]
+    give_back: Callable[[], None]

@@ -7,7 +7,7 @@ import pytest
 
 from a2asgi import A2, EmbeddedScheduler, MemoryStore, SessionKey, StoreUnavailable, Wakes
 from a2asgi.ports import Answer, Decide
-from a2core import DrainTimings, Needs
+from a2core import DrainTimings, Needs, RunState
 from tests.asgi.worlds import within
 
 LONG = DrainTimings(ttl_ms=60_000, heartbeat_ms=20_000, grace_ms=30_000)
@@ -133,3 +133,44 @@ async def test_a_job_that_is_there_already_is_not_started_again() -> None:
         go.set()
     assert 1 == len(ids)
     assert ["a", "b"] == sorted(runs)
+
+
+class Slow(MemoryStore):
+    """Holds what it wrote for a job until `go`, and answers only then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written, self.go = anyio.Event(), anyio.Event()
+
+    async def transact(self, key: SessionKey, needs: Needs, decide: Decide[Answer]) -> Answer:
+        answer = await super().transact(key, needs, decide)
+        if key.contract == "job:job" and not self.written.is_set():
+            self.written.set()
+            await self.go.wait()
+        return answer
+
+
+@within(5)
+async def test_an_enqueue_that_outlasts_its_server_is_accepted_all_the_same() -> None:
+    """Its place is gone with the server: the job is durable, and waits for whoever takes its wake-up."""
+    store = Slow()
+    a2 = A2(store=store, scheduler=EmbeddedScheduler(poll="1h"), timings=LONG)
+    ids: list[str] = []
+
+    @a2.job()
+    async def job() -> None:
+        raise AssertionError("nobody looks before its wake-up")
+
+    async def enqueue() -> None:
+        ids.append(await job.enqueue())
+
+    async with anyio.create_task_group() as tasks:
+        async with a2:
+            await anyio.wait_all_tasks_blocked()
+            tasks.start_soon(enqueue)
+            await store.written.wait()
+        store.go.set()
+    [job_id] = ids
+    status = await job.status(job_id)
+    assert status is not None
+    assert RunState.QUEUED is status.state
