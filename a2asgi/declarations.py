@@ -1,5 +1,6 @@
 """Declarations: what an A2 is made of, before it runs: its contracts, jobs, crons and maintenance tasks."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -19,20 +20,20 @@ from a2core import check_name
 RESERVED_PREFIXES = ("job:", "cron:", "maintenance:")
 
 
-class Declarations:
+class Declarations(ABC):
     """The words with which an app declares its work. What is declared only needs to run what `ready` gives."""
 
     def __init__(self) -> None:
         self._contracts: dict[str, Definition] = {}
         self.crons: dict[str, Cron[..., Any]] = {}
 
+    @abstractmethod
     async def ready(self) -> Engine:
         """The engine in charge."""
-        raise NotImplementedError
 
+    @abstractmethod
     def now_ms(self) -> int:
         """Milliseconds since the Unix epoch, by the clock in charge."""
-        raise NotImplementedError
 
     def contract(self, name: str) -> Contract:
         """Declare a contract. Raises WiringError for a name that is taken."""

@@ -1,6 +1,7 @@
 """Jobs: a function whose calls are durable, each one an event to run in a session."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import datetime
 from functools import update_wrapper
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
@@ -102,7 +103,7 @@ class Job(Generic[P, R]):
         return await runs.enqueue(
             engine,
             self._key(session),
-            runs.placed(draft, lane=lane, key=dedupe_key),
+            replace(draft, lane=lane, key=dedupe_key),
             delay_ms=0 if delay is None else duration_ms(delay),
             at_ms=None if at is None else instant_ms(at),
         )

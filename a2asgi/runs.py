@@ -1,7 +1,7 @@
 """Runs: what jobs and crons ask of the engine, each one transaction: enqueue, look, call off, trigger, register."""
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import anyio
@@ -173,8 +173,3 @@ async def _run_now(engine: Engine, key: SessionKey) -> None:
             tasks.start_soon(engine.runtime.arm_watchdog, key)
             engine.start(key)
             await engine.drain(key)
-
-
-def placed(draft: Draft, *, lane: str, key: str | None) -> Draft:
-    """The draft in a lane of the caller's choice, found by a key while it is unfinished."""
-    return replace(draft, lane=lane, key=key)
