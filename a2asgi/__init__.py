@@ -40,6 +40,7 @@ from a2asgi.schedulers.qstash_schedules import SyncReport
 from a2asgi.session import Contract, DeadLetter, EventStream, Lane, LaneState, Session
 from a2asgi.signatures import QStashVerifier
 from a2asgi.stores.memory import MemoryStore
+from a2asgi.stores.redis import RedisStore
 from a2asgi.stores.sqlite import SQLiteStore
 from a2asgi.telemetry import Signal, SignalName
 from a2asgi.ticks import Tick
@@ -95,6 +96,7 @@ __all__ = [
     "QStash",
     "QStashVerifier",
     "Receipt",
+    "RedisStore",
     "Reducer",
     "Refusal",
     "Retry",
