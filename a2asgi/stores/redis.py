@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import anyio
 
@@ -15,6 +16,8 @@ from a2asgi.times import Duration, duration_ms
 
 SCHEMES = ("redis://", "rediss://", "unix://")
 CLUSTER_SHARDS = 16
+DEFAULT_PORT = 6379
+TIMEOUTS = ("stream_timeout", "connect_timeout", "pool_timeout")
 CODES = (
     ("AuthenticationFailureError", "WRONGPASS"),
     ("AuthenticationRequiredError", "NOAUTH"),
@@ -74,16 +77,20 @@ class RedisStore(ScriptStore):
             import coredis  # noqa: PLC0415 - only who uses Redis needs it
         except ImportError as error:
             raise ConfigurationError('RedisStore needs coredis: install "a2[redis]"') from error
-        kind = coredis.RedisCluster if self._cluster else coredis.Redis
-        client: Any = kind.from_url(
-            self._url,
-            decode_components=True,
-            retry_policy=coredis.retry.NoRetryPolicy(),
-            stream_timeout=self._timeout_s,
-            connect_timeout=self._timeout_s,
-            pool_timeout=self._timeout_s,
-            verify_version=False,
-        )
+        settings: dict[str, Any] = dict.fromkeys(TIMEOUTS, self._timeout_s) | {"verify_version": False}
+        client: Any
+        if self._cluster:
+            node = urlsplit(self._url)
+            client = coredis.RedisCluster(
+                startup_nodes=[coredis.connection.TCPLocation(node.hostname or "localhost", node.port or DEFAULT_PORT)],
+                username=node.username and unquote(node.username),
+                password=node.password and unquote(node.password),
+                ssl=node.scheme == "rediss",
+                **settings,
+            )
+        else:
+            settings["retry_policy"] = coredis.retry.NoRetryPolicy()
+            client = coredis.Redis.from_url(self._url, decode_components=True, **settings)
         async with client:
             yield _Client(coredis, client, self._where)
 

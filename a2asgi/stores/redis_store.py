@@ -164,9 +164,7 @@ class ScriptStore:
                     if said != ["conflict"]:
                         return plan.answer
                     await pause(started)
-            raise StoreUnavailable(
-                f"{self._where}: session {key}: others wrote it first, {MAX_STARTS} times; try again"
-            )
+            raise StoreUnavailable(f"{self._where}: others wrote session {key} first, {MAX_STARTS} times; try again")
 
         return transact
 
