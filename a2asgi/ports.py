@@ -119,6 +119,14 @@ class JoiningStore(Store, Protocol):
         ...
 
 
+@runtime_checkable
+class LosingStore(Protocol):
+    """A store on a server that may come back without its data, after which it goes on with what is there."""
+
+    losses: int
+    """How often that was found out."""
+
+
 class Scheduler(Protocol):
     """A provider that carries tasks until they are due and then delivers them over HTTP."""
 

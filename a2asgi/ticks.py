@@ -11,7 +11,7 @@ import anyio
 from a2asgi import runs
 from a2asgi.engine import Engine
 from a2asgi.errors import StoreBroken, StoreUnavailable
-from a2asgi.ports import SessionKey
+from a2asgi.ports import LosingStore, SessionKey, Store
 from a2asgi.telemetry import SignalName
 from a2core import Needs, Plan, Snapshot
 
@@ -98,17 +98,23 @@ async def purge(engine: Engine) -> int:
 
 
 async def keep_up(engine: Engine) -> None:
-    """Put the crons in force, then purge once a minute, until it is cancelled."""
-    in_force = False
+    """Put the crons in force, also after the store has lost them, then purge once a minute, until it is cancelled."""
+    in_force_since: int | None = None
     while True:
+        losses = _losses(engine.runtime.store)
         try:
-            if not in_force:
+            if in_force_since != losses:
                 await runs.register(engine)
-                in_force = True
+                in_force_since = losses
             await purge(engine)
         except (StoreUnavailable, StoreBroken) as error:
             log.warning("the upkeep waits for the store: %s", error)
+        in_force = in_force_since == _losses(engine.runtime.store)
         await engine.runtime.clock.sleep_ms(UPKEEP_MS if in_force else UPKEEP_RETRY_MS)
+
+
+def _losses(store: Store) -> int:
+    return store.losses if isinstance(store, LosingStore) else 0
 
 
 async def _due(engine: Engine) -> list[SessionKey]:
