@@ -42,6 +42,7 @@ from a2asgi.signatures import QStashVerifier
 from a2asgi.stores.memory import MemoryStore
 from a2asgi.stores.redis import RedisStore
 from a2asgi.stores.sqlite import SQLiteStore
+from a2asgi.stores.upstash import UpstashStore
 from a2asgi.telemetry import Signal, SignalName
 from a2asgi.ticks import Tick
 from a2asgi.transactions import Transaction
@@ -123,6 +124,7 @@ __all__ = [
     "TimerReceipt",
     "Transaction",
     "UnknownEvent",
+    "UpstashStore",
     "Verdict",
     "Verifier",
     "Wakes",

@@ -13,8 +13,11 @@ from typing import Any, NamedTuple
 from a2asgi.ports import SessionInfo, SessionKey, Wakes
 from a2asgi.stores import redis_records as records
 from a2asgi.stores import redis_scripts as scripts
-from a2asgi.stores.redis_link import Data, together
+from a2asgi.stores.redis_link import Data, pause, together
 from a2core import Needs, Snapshot, WorkItem
+
+LOOKS = 16
+"""How often a claim looks for what others have left at most."""
 
 
 class _Seen(NamedTuple):
@@ -35,6 +38,18 @@ async def load(data: Data, key: SessionKey, needs: Needs) -> tuple[int, str, Sna
 
 
 async def claim_wakes(data: Data, contracts: Sequence[str], limit: int, lease_ms: int, late_ms: int) -> Wakes:
+    """Take what is due. Where others took first what was seen, look again, for as long as there is more."""
+    due: list[SessionKey] = []
+    for looked in range(LOOKS):
+        wakes = await _claim(data, contracts, limit - len(due), lease_ms, late_ms)
+        due += wakes.due
+        if len(due) >= limit or wakes.next_in_ms is None or wakes.next_in_ms > 0:
+            break
+        await pause(looked)
+    return Wakes(tuple(due), wakes.next_in_ms)
+
+
+async def _claim(data: Data, contracts: Sequence[str], limit: int, lease_ms: int, late_ms: int) -> Wakes:
     """Look what is due on each shard, then take of it what is still due."""
     parts = [("wakes", records.escaped(contract)) for contract in contracts]
     seen = await _earliest(data, parts, limit, late_ms)
