@@ -3,8 +3,11 @@
 import logging
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from datetime import datetime
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from secrets import token_hex
@@ -16,7 +19,7 @@ from anyio import to_thread
 from hypothesis import given
 from hypothesis import strategies as st
 
-from a2asgi import ConfigurationError, RedisStore, StoreBroken, StoreUnavailable
+from a2asgi import A2, A2Middleware, ConfigurationError, RedisStore, StoreBroken, StoreUnavailable
 from a2asgi.ports import SessionKey, Store
 from a2asgi.stores import redis_scripts as scripts
 from a2asgi.stores.redis_link import AnswerLost, Link
@@ -28,6 +31,7 @@ from a2asgi.testing.conformance import CHECKS, DURABLE_CHECKS
 from a2asgi.testing.store_bench import HOUR_MS, Opened, appending, appending_as
 from a2core import DeadLetter, Failure, Needs, Plan, Snapshot, Timer, Tombstone, WakeAt
 from tests.asgi.stores.redis_server import Moved, RedisServer, keys_of, needs_own_redis, redis_url, slot_of
+from tests.asgi.support import Served
 
 KEY = SessionKey("shop", "s-1")
 CANCELLATIONS = 500
@@ -275,6 +279,38 @@ async def test_a_server_that_lost_its_state_is_told_once_and_then_used(
     assert f"{server.url} lost its state" in told[0]
 
 
+async def test_crons_are_in_force_again_after_the_server_lost_them(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("a2asgi.ticks.UPKEEP_MS", 10)
+    monkeypatch.setattr("a2asgi.ticks.UPKEEP_RETRY_MS", 10)
+    store = RedisStore(server.url)
+    a2 = A2(store=store)
+
+    @a2.cron("0 9 * * *")
+    async def report(slot: datetime) -> None:
+        del slot
+
+    client = server.client()
+
+    async def in_force() -> None:
+        with anyio.fail_after(20):
+            while not client("EXISTS", f"{{a2:0}}:due:{member_of(SessionKey('cron:report', 'slots'))}"):
+                await anyio.lowlevel.checkpoint()
+
+    async with Served(A2Middleware(nothing, a2)):
+        await in_force()
+        client("FLUSHALL")
+        await in_force()
+    assert 1 == store.losses
+    client.close()
+
+
+async def nothing(scope: Any, receive: Any, send: Any) -> None:
+    """An app without a lifespan."""
+    raise LookupError
+
+
 async def test_one_node_that_lost_its_state_is_told_at_the_start(
     server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -353,6 +389,26 @@ async def test_who_always_loses_is_told_that_the_store_is_unavailable(
             with pytest.raises(StoreUnavailable, match="others wrote session shop/s-1 first, 3 times"):
                 await store.transact(KEY, Needs(), decide)
         assert [] == await log_of(other)
+
+
+async def test_who_lost_the_race_for_what_is_due_takes_what_is_left(prefix: str) -> None:
+    async with Opened(RedisStore(redis_url(), prefix=prefix)) as other:
+        async with Opened(Watched(redis_url(), prefix=prefix)) as store:
+            assert isinstance(store, Watched)
+            due = [SessionKey("shop", f"s-{number}") for number in range(3)]
+            for key in due:
+                await store.transact(key, Needs(), lambda _, now_ms: Plan(None, wake=WakeAt(now_ms)))
+            taken: list[SessionKey] = []
+
+            def overtake(script: Script) -> None:
+                if script is scripts.CLAIM and not taken:
+                    claim = partial(other.claim_wakes, ["shop"], limit=1, lease_ms=HOUR_MS)
+                    with ThreadPoolExecutor(1) as pool:
+                        taken.extend(pool.submit(anyio.run, claim).result().due)
+
+            store.before = overtake
+            wakes = await store.claim_wakes(["shop"], limit=2, lease_ms=HOUR_MS)
+        assert sorted(due, key=str) == sorted([*taken, *wakes.due], key=str)
 
 
 async def test_wherever_a_claimer_dies_the_wake_up_is_there_again_after_the_lease(prefix: str) -> None:
