@@ -2,7 +2,11 @@
 
 import json
 import socket
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from threading import Lock, Thread
 from types import TracebackType
 from typing import Any, Self
@@ -84,3 +88,21 @@ def _json(answer: Any) -> Any:
     if isinstance(answer, bytes):
         return answer.decode()
     return [_json(part) for part in answer] if isinstance(answer, list) else answer
+
+
+@contextmanager
+def bridge_process(port: int) -> Iterator[str]:
+    """The URL of one in a process of its own, for those who keep it busy."""
+    command = [sys.executable, "-m", "tests.asgi.stores.redis_bridge", str(port)]
+    with subprocess.Popen(
+        command, cwd=Path(__file__).parents[3], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip()
+
+
+if __name__ == "__main__":
+    with Bridge(int(sys.argv[1])) as own:
+        sys.stdout.write(f"{own.url}\n")
+        sys.stdout.flush()
+        sys.stdin.read()

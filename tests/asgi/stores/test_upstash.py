@@ -17,15 +17,15 @@ from a2asgi.testing import check_store
 from a2asgi.testing.conformance import CHECKS, DURABLE_CHECKS, StoreClock
 from a2asgi.testing.store_bench import Opened, appending_as
 from a2core import Needs
-from tests.asgi.stores.redis_bridge import TOKEN, Bridge
-from tests.asgi.stores.redis_server import RedisServer, needs_own_redis
+from tests.asgi.stores.redis_bridge import TOKEN, Bridge, bridge_process
+from tests.asgi.stores.redis_server import RedisServer, needs_redis
 
 KEY = SessionKey("shop", "s-1")
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RedisServer]:
-    needs_own_redis()
+    needs_redis()
     with RedisServer(tmp_path) as own:
         yield own
 
@@ -51,8 +51,9 @@ async def append(store: Store, event_id: str) -> int:
     return await store.transact(KEY, Needs(ids=(event_id,)), appending_as(event_id))
 
 
-async def test_the_upstash_store_conforms(bridge: Bridge) -> None:
-    passed = await check_store(lambda clock, name: Moved(clock, bridge.url, name), durable=True)
+async def test_the_upstash_store_conforms(server: RedisServer) -> None:
+    with bridge_process(server.port) as url:
+        passed = await check_store(lambda clock, name: Moved(clock, url, name), durable=True)
     assert [*CHECKS, *DURABLE_CHECKS] == passed
 
 
