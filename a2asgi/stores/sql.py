@@ -6,11 +6,11 @@ engines is a Dialect. Two columns are derived, and kept here alone: `head` marks
 """
 
 import json
-from collections.abc import Collection, Generator, Sequence
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Collection, Sequence
+from typing import Any
 
-from a2asgi.errors import StoreBroken
 from a2asgi.ports import Answer, Decide, SessionInfo, SessionKey, Wakes
+from a2asgi.stores.dialect import Dialect, Now, Rows, Statement, Steps
 from a2core import (
     Claim,
     DeadLetter,
@@ -29,54 +29,9 @@ from a2core import (
     moved_wake,
 )
 
-SCHEMA_VERSION = 1
 DUE_TIMERS = 100
 """How many due timers one snapshot holds at most, so that a transaction stays short."""
 
-
-class Statement(NamedTuple):
-    """SQL with its parameters; with `many`, one execution for each row of parameters."""
-
-    sql: str
-    params: Sequence[Any] = ()
-    many: bool = False
-
-
-Rows: TypeAlias = Sequence[Sequence[Any]]
-Result = TypeVar("Result")
-Steps: TypeAlias = Generator[Statement, Rows, Result]
-
-
-class Dialect(NamedTuple):
-    """What differs between engines. `any_of` takes one parameter, a list as `list_param` writes it."""
-
-    integer: str
-    any_of: str
-    table_exists: str
-
-
-SCHEMA = (
-    "CREATE TABLE a2_meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
-    "CREATE TABLE a2_sessions (id {integer} PRIMARY KEY, contract TEXT NOT NULL, session_id TEXT NOT NULL,"
-    " last_seq {integer} NOT NULL, wake_at_ms {integer}, UNIQUE (contract, session_id))",
-    "CREATE INDEX a2_sessions_wake ON a2_sessions (contract, wake_at_ms) WHERE wake_at_ms IS NOT NULL",
-    "CREATE TABLE a2_log (session {integer} NOT NULL, seq {integer} NOT NULL, id TEXT NOT NULL, type TEXT NOT NULL,"
-    " payload TEXT NOT NULL, cause TEXT, created_at_ms {integer} NOT NULL, ending_kind TEXT, ending_reason TEXT,"
-    " expires_at_ms {integer}, UNIQUE (session, seq), UNIQUE (session, id))",
-    "CREATE INDEX a2_log_expired ON a2_log (expires_at_ms) WHERE expires_at_ms IS NOT NULL",
-    "CREATE TABLE a2_work (session {integer} NOT NULL, seq {integer} NOT NULL, lane TEXT NOT NULL,"
-    " head {integer} NOT NULL, attempt {integer} NOT NULL, failures {integer} NOT NULL, lost {integer} NOT NULL,"
-    " ready_at_ms {integer} NOT NULL, holder TEXT, expires_at_ms {integer}, parked_until_ms {integer},"
-    " dead_type TEXT, dead_message TEXT, dead_at_ms {integer}, key TEXT, progress TEXT, PRIMARY KEY (session, seq))",
-    "CREATE INDEX a2_work_key ON a2_work (session, key) WHERE key IS NOT NULL",
-    "CREATE INDEX a2_work_lane ON a2_work (session, lane, seq)",
-    "CREATE INDEX a2_work_head ON a2_work (session, seq) WHERE head = 1",
-    "CREATE INDEX a2_work_dead ON a2_work (session, seq) WHERE dead_at_ms IS NOT NULL",
-    "CREATE TABLE a2_timers (session {integer} NOT NULL, id TEXT NOT NULL, due_at_ms {integer},"
-    " delay_ms {integer}, drafts TEXT, key TEXT, rule TEXT, PRIMARY KEY (session, id))",
-    "CREATE INDEX a2_timers_key ON a2_timers (session, key) WHERE key IS NOT NULL",
-    "CREATE INDEX a2_timers_due ON a2_timers (session, due_at_ms) WHERE due_at_ms IS NOT NULL",
-)
 
 _LOG = "l.id, l.type, l.payload, l.cause, l.created_at_ms, l.seq, l.ending_kind, l.ending_reason"
 _WORK = (
@@ -87,26 +42,13 @@ _WORK_OF = f"SELECT {_LOG}, {_WORK} FROM a2_work w JOIN a2_log l ON l.session = 
 _TIMER = "id, due_at_ms, delay_ms, drafts, rule"
 
 
-def migrate(dialect: Dialect) -> Steps[None]:
-    """Create the schema, or check that it is one that this version knows. Run it in one transaction."""
-    if not (yield Statement(dialect.table_exists, ("a2_meta",))):
-        for sql in SCHEMA:
-            yield Statement(sql.format(integer=dialect.integer))
-        yield Statement("INSERT INTO a2_meta (key, value) VALUES ('schema', ?)", (str(SCHEMA_VERSION),))
-        return
-    [[version]] = yield Statement("SELECT value FROM a2_meta WHERE key = 'schema'")
-    if int(version) > SCHEMA_VERSION:
-        raise StoreBroken(
-            f"the store has schema {version}, this version of a2 knows up to {SCHEMA_VERSION}: upgrade a2"
-        )
-
-
-def transact(dialect: Dialect, key: SessionKey, needs: Needs, decide: Decide[Answer], now_ms: int) -> Steps[Answer]:
+def transact(dialect: Dialect, key: SessionKey, needs: Needs, decide: Decide[Answer], now: Now) -> Steps[Answer]:
     """Load, decide, write. Nothing is written before `decide` has returned."""
     found = yield Statement(
-        "SELECT id, last_seq, wake_at_ms FROM a2_sessions WHERE contract = ? AND session_id = ?",
+        f"SELECT id, last_seq, wake_at_ms FROM a2_sessions WHERE contract = ? AND session_id = ?{dialect.hold}",
         (key.contract, key.session_id),
     )
+    now_ms = now()
     session, last_seq, wake_at_ms = found[0] if found else (None, 0, None)
     if session is None:
         snapshot = Snapshot()
@@ -148,13 +90,15 @@ def next_wake(contracts: Collection[str], late_ms: int) -> Steps[int | None]:
     return min(soonest, default=None)
 
 
-def claim_wakes(contracts: Collection[str], limit: int, lease_ms: int, late_ms: int, now_ms: int) -> Steps[Wakes]:
+def claim_wakes(
+    dialect: Dialect, contracts: Collection[str], now_ms: int, *, limit: int, lease_ms: int, late_ms: int
+) -> Steps[Wakes]:
     """Take due sessions and put each off by the lease."""
     due: list[tuple[int, int, SessionKey]] = []
     for contract in contracts:
         rows = yield Statement(
             "SELECT wake_at_ms, id, session_id FROM a2_sessions"
-            " WHERE contract = ? AND wake_at_ms <= ? ORDER BY wake_at_ms LIMIT ?",
+            f" WHERE contract = ? AND wake_at_ms <= ? ORDER BY wake_at_ms LIMIT ?{dialect.hold_free}",
             (contract, now_ms - late_ms, limit),
         )
         due += [(at_ms, id_, SessionKey(contract, session_id)) for at_ms, id_, session_id in rows]
@@ -169,7 +113,9 @@ def claim_wakes(contracts: Collection[str], limit: int, lease_ms: int, late_ms: 
 def purge(dialect: Dialect, limit: int, now_ms: int) -> Steps[int]:
     """Remove expired events, and then the sessions of theirs that hold nothing more."""
     rows = yield Statement(
-        "SELECT session, seq FROM a2_log WHERE expires_at_ms <= ? ORDER BY expires_at_ms LIMIT ?", (now_ms, limit)
+        f"SELECT l.session, l.seq FROM {dialect.expirable}"
+        f" WHERE l.expires_at_ms <= ? ORDER BY l.expires_at_ms LIMIT ?{dialect.hold}",
+        (now_ms, limit),
     )
     if rows:
         yield Statement("DELETE FROM a2_log WHERE session = ? AND seq = ?", rows, many=True)
@@ -178,7 +124,7 @@ def purge(dialect: Dialect, limit: int, now_ms: int) -> Steps[int]:
             " AND NOT EXISTS (SELECT 1 FROM a2_log l WHERE l.session = a2_sessions.id)"
             " AND NOT EXISTS (SELECT 1 FROM a2_work w WHERE w.session = a2_sessions.id)"
             " AND NOT EXISTS (SELECT 1 FROM a2_timers t WHERE t.session = a2_sessions.id)",
-            (list_param({session for session, _ in rows}),),
+            (dialect.list_param({session for session, _ in rows}),),
         )
     return len(rows)
 
@@ -210,11 +156,6 @@ def sessions(contract: str | None, after: SessionKey | None, limit: int) -> Step
     return [SessionInfo(SessionKey(row[0], row[1]), row[2], row[3]) for row in rows]
 
 
-def list_param(values: Collection[Any]) -> str:
-    """A list as one text parameter."""
-    return json.dumps(list(values))
-
-
 def _load(dialect: Dialect, session: int, last_seq: int, needs: Needs, now_ms: int) -> Steps[Snapshot]:
     heads: Rows = ()
     due: list[Timer] = []
@@ -232,24 +173,25 @@ def _load(dialect: Dialect, session: int, last_seq: int, needs: Needs, now_ms: i
     ids = [*needs.ids, *(draft.id for timer in due for draft in timer.drafts)]
     if ids:
         rows = yield Statement(
-            f"SELECT {_LOG} FROM a2_log l WHERE l.session = ? AND l.id {dialect.any_of}", (session, list_param(ids))
+            f"SELECT {_LOG} FROM a2_log l WHERE l.session = ? AND l.id {dialect.any_of}",
+            (session, dialect.list_param(ids)),
         )
         entries = {row[0]: _entry(row) for row in rows}
     items: Rows = ()
     seqs = [*needs.seqs, *(entry.seq for entry in entries.values())]
     if seqs:
         items = yield Statement(
-            f"{_WORK_OF} WHERE w.session = ? AND w.seq {dialect.any_of}", (session, list_param(seqs))
+            f"{_WORK_OF} WHERE w.session = ? AND w.seq {dialect.any_of}", (session, dialect.list_param(seqs))
         )
     known: Rows = ()
     if needs.timers:
         known = yield Statement(
             f"SELECT {_TIMER} FROM a2_timers WHERE session = ? AND id {dialect.any_of}",
-            (session, list_param(needs.timers)),
+            (session, dialect.list_param(needs.timers)),
         )
     keyed: Rows = ()
     if needs.keys:
-        keys = list_param(needs.keys)
+        keys = dialect.list_param(needs.keys)
         keyed = yield Statement(
             "SELECT w.key, l.id FROM a2_work w JOIN a2_log l ON l.session = w.session AND l.seq = w.seq"
             f" WHERE w.session = ? AND w.key {dialect.any_of} AND w.dead_at_ms IS NULL"

@@ -16,14 +16,21 @@ from a2asgi.errors import ConfigurationError, StoreBroken, StoreUnavailable
 from a2asgi.ports import Answer, Decide, SessionInfo, SessionKey, Wakes
 from a2asgi.sqlite_worker import Job, Queued, SQLiteWorker, in_transaction
 from a2asgi.stores import sql
+from a2asgi.stores.dialect import Dialect, Steps, json_list, migrate
 from a2asgi.threads import raising, returning
 from a2asgi.times import Duration, duration_ms
 from a2core import Entry, Needs, WorkItem
 
-DIALECT = sql.Dialect(
+DIALECT = Dialect(
     integer="INTEGER",
+    serial="INTEGER",
+    name="TEXT",
     any_of="IN (SELECT value FROM json_each(?))",
+    list_param=json_list,
     table_exists="SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?",
+    hold="",
+    hold_free="",
+    expirable="a2_log l",
 )
 T = TypeVar("T")
 
@@ -148,7 +155,8 @@ class SQLiteStore:
             return Wakes((), None if at_ms is None else at_ms - now_ms)
 
         def claim(connection: sqlite3.Connection) -> Wakes:
-            return _run(connection, sql.claim_wakes(contracts, limit, lease_ms, late_ms, self._now_ms()))
+            steps = sql.claim_wakes(DIALECT, contracts, self._now_ms(), limit=limit, lease_ms=lease_ms, late_ms=late_ms)
+            return _run(connection, steps)
 
         return await self._on(self._writer, claim)
 
@@ -175,12 +183,12 @@ class SQLiteStore:
     def _now_ms(self) -> int:
         return self._clock.now_ms() + self.offset_ms
 
-    def _steps(self, operation: Callable[..., sql.Steps[T]], *args: object) -> Job[T]:
+    def _steps(self, operation: Callable[..., Steps[T]], *args: object) -> Job[T]:
         return lambda connection: _run(connection, operation(*args))
 
     def _transaction(self, key: SessionKey, needs: Needs, decide: Decide[Answer]) -> Job[Answer]:
         def job(connection: sqlite3.Connection) -> Answer:
-            return _run(connection, sql.transact(DIALECT, key, needs, decide, self._now_ms()))
+            return _run(connection, sql.transact(DIALECT, key, needs, decide, self._now_ms))
 
         return job
 
@@ -196,7 +204,7 @@ class SQLiteStore:
     def _connect_and_migrate(self) -> sqlite3.Connection:
         connection = self._connect()
         try:
-            in_transaction(connection, self._steps(sql.migrate, DIALECT))
+            in_transaction(connection, self._steps(migrate, DIALECT))
         except BaseException:
             connection.close()
             raise
@@ -295,7 +303,7 @@ def _outcome(job: Job[T], connection: sqlite3.Connection) -> Callable[[], T]:
         return raising(error)
 
 
-def _run(connection: sqlite3.Connection, steps: sql.Steps[T]) -> T:
+def _run(connection: sqlite3.Connection, steps: Steps[T]) -> T:
     """Execute a generator of statements."""
     try:
         statement = next(steps)
