@@ -40,6 +40,7 @@ from a2asgi.schedulers.qstash_schedules import SyncReport
 from a2asgi.session import Contract, DeadLetter, EventStream, Lane, LaneState, Session
 from a2asgi.signatures import QStashVerifier
 from a2asgi.stores.memory import MemoryStore
+from a2asgi.stores.postgres import PostgresStore
 from a2asgi.stores.redis import RedisStore
 from a2asgi.stores.sqlite import SQLiteStore
 from a2asgi.stores.upstash import UpstashStore
@@ -93,6 +94,7 @@ __all__ = [
     "MemoryStore",
     "NewEvent",
     "NoDeadLetter",
+    "PostgresStore",
     "Progress",
     "QStash",
     "QStashVerifier",

@@ -1,9 +1,10 @@
 """The bridge between threads and an event loop: answers that travel to the loop that waits for them."""
 
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import copy_context
-from threading import Thread
+from threading import Condition, Thread
 from typing import Any, Generic, NoReturn, TypeVar
 
 import anyio
@@ -90,3 +91,65 @@ def _leave_loop() -> None:
     """A thread runs no event loop, whatever the copied context says of the one that started it."""
     if sniffio is not None:
         sniffio.current_async_library_cvar.set(None)
+
+
+class Workers:
+    """Up to `most` daemon threads that run what they are given. Each is begun when it is needed first."""
+
+    def __init__(self, name: str, most: int) -> None:
+        self._name = name
+        self._most = most
+        self._ready = Condition()
+        self._queue: deque[Callable[[], None]] = deque()
+        self._threads = 0
+        self._resting = 0
+        self._stopped: Reply[None] | None = None
+
+    async def run(self, function: Callable[[], T]) -> T:
+        """Run a plain function on one of the threads. Cancelling the wait does not stop it."""
+        reply: Reply[T] = Reply()
+
+        def work() -> None:
+            try:
+                outcome: Callable[[], T] = returning(function())
+            except BaseException as error:  # noqa: BLE001 - it is raised again where it is awaited
+                outcome = raising(error)
+            reply.set(outcome)
+
+        with self._ready:
+            if self._stopped is not None:
+                raise RuntimeError(f"{self._name}: the threads were stopped")
+            self._queue.append(work)
+            if len(self._queue) > self._resting and self._threads < self._most:
+                self._threads += 1
+                Thread(target=self._work, name=self._name, daemon=True).start()
+            else:
+                self._ready.notify()
+        return await reply.wait()
+
+    def stop(self) -> Reply[None]:
+        """Finish what is queued, end the threads, then reply."""
+        reply: Reply[None] = Reply()
+        with self._ready:
+            self._stopped = reply
+            self._ready.notify_all()
+            if not self._threads:
+                reply.set(returning(None))
+        return reply
+
+    def _work(self) -> None:
+        while work := self._take():
+            work()
+        with self._ready:
+            self._threads -= 1
+            if not self._threads and self._stopped is not None:
+                self._stopped.set(returning(None))
+
+    def _take(self) -> Callable[[], None] | None:
+        """Wait for something to do; None once stopped."""
+        with self._ready:
+            self._resting += 1
+            while not self._queue and self._stopped is None:
+                self._ready.wait()
+            self._resting -= 1
+            return self._queue.popleft() if self._queue else None

@@ -1,0 +1,397 @@
+"""The one room that knows psycopg: its connections, pooled for each event loop and for threads, its errors as ours.
+
+Whoever talks to the server is a generator (a Talk): it yields queries that are sent together and is sent their rows.
+On asyncio a Talk runs in a task of its own, elsewhere on a thread, so that whoever stops waiting for one tears neither
+it nor its connection. Queries are sent as one text with its values written into it: no statement is ever prepared, and
+a pooler may give every transaction another session of the server.
+"""
+
+import asyncio
+import math
+import sys
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
+from functools import partial
+from threading import Lock
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import psycopg
+from anyio.lowlevel import current_token
+from psycopg.abc import PQGen
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
+
+from a2asgi.errors import ConfigurationError, StoreBroken, StoreUnavailable
+from a2asgi.threads import Workers
+
+T = TypeVar("T")
+RV = TypeVar("RV")
+Query: TypeAlias = tuple[str, Sequence[Any]]
+"""SQL with %s for each of its values."""
+Rows: TypeAlias = Sequence[Sequence[Any]]
+Talk: TypeAlias = Generator[Sequence[Query], list[Rows], T]
+"""Yields queries that are sent together, and is sent the rows of each that has any."""
+
+MAX_AGE_S = 3_600
+"""A pooled connection is not used for longer than this: what a failover or a new password changed comes to be heeded."""
+
+RETRYABLE = ("08", "40", "53", "55", "57", "58")
+"""Classes of SQLSTATE after which to try again later is right: connections, conflicts, room, locks, shutdowns."""
+
+RETRYABLE_STATES = ("25006", "25P03", "25P04")
+"""A server that is a standby by now, and transactions that were ended because they took too long."""
+
+GONE = ("08", "57P")
+"""What SQLSTATEs of a lost connection begin with."""
+
+
+class _NoAnswer(psycopg.OperationalError):
+    """The server was silent for too long."""
+
+
+class _Stale(Exception):
+    """A pooled connection turned out to be gone before anything was done on it."""
+
+
+class _Connection(psycopg.Connection[Any]):
+    """One whose waits end at a deadline: an operating system may not notice for hours that a peer is gone."""
+
+    deadline = math.inf
+    born = 0.0
+
+    def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
+        return super().wait(_until(self.deadline, gen), *args, **kwargs)
+
+
+class _AsyncConnection(psycopg.AsyncConnection[Any]):
+    """The same for asyncio."""
+
+    deadline = math.inf
+    born = 0.0
+
+    async def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
+        return await super().wait(_until(self.deadline, gen), *args, **kwargs)
+
+
+_Any = TypeVar("_Any", _Connection, _AsyncConnection)
+
+
+class Server:
+    """A database and the connections to it. It can be used from any number of event loops and threads.
+
+    `connections` is how many each asyncio loop, and all of trio's together, use at once; a thread that blocks has one
+    beside them. `timeout_ms` bounds the wait for each answer, for a free connection, and for a new one.
+    Raises ConfigurationError for what is no URL of a database.
+    """
+
+    def __init__(self, url: str, *, connections: int, timeout_ms: int) -> None:
+        self.where, self._conninfo = read_url(url, timeout_ms)
+        self._connections = connections
+        self._timeout_ms = timeout_ms
+        self._lock = Lock()
+        self._threads = _ThreadPool(self)
+        self._workers = Workers("a2-postgres", connections)
+        self._loops: dict[asyncio.AbstractEventLoop, _LoopPool] = {}
+        self.closed = False
+
+    async def run(self, talk: Callable[[], Talk[T]]) -> T:
+        """Hold a talk on a connection, and return its answer. It is begun again where the connection was stale.
+
+        What the talk raises is raised as it is, and undone. Raises StoreUnavailable, StoreBroken.
+        """
+        loop: object = current_token().native_token
+        if isinstance(loop, asyncio.AbstractEventLoop) and sys.platform != "win32":
+            return await self._pool(loop).run(talk)
+        return await self._workers.run(partial(self._threads.run, talk))
+
+    def run_blocking(self, talk: Callable[[], Talk[T]]) -> T:
+        """The same on the calling thread, on a connection that it shares with nobody meanwhile."""
+        return self._threads.run(talk)
+
+    async def close(self) -> None:
+        """Finish what was accepted on this event loop and on threads, then disconnect."""
+        self.closed = True
+        with self._lock:
+            pools, self._loops = dict(self._loops), {}
+        loop: object = current_token().native_token
+        for its, pool in pools.items():
+            if its is loop:
+                await pool.finish()
+        await self._workers.stop().wait()
+        _finish_all(self._threads.idle)
+        for pool in pools.values():
+            _finish_all(pool.idle)
+
+    def _pool(self, loop: asyncio.AbstractEventLoop) -> "_LoopPool":
+        with self._lock:
+            pool = self._loops.get(loop)
+            if pool is None:
+                for ended in [its for its in self._loops if its.is_closed()]:
+                    _finish_all(self._loops.pop(ended).idle)
+                pool = self._loops[loop] = _LoopPool(self, self._connections)
+            return pool
+
+    # ── what both kinds of pool do alike ─────────────────────────────────────────────────
+
+    @property
+    def timeout_s(self) -> float:
+        """How long an answer may take."""
+        return self._timeout_ms / 1_000
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """How to connect."""
+        return {"conninfo": self._conninfo, "autocommit": True, "prepare_threshold": None}
+
+    def begun(self, connection: _Any) -> _Any:
+        """Note when a connection began."""
+        connection.born = time.monotonic()
+        return connection
+
+    def text(self, connection: _Any, cursor: Any, queries: Sequence[Query]) -> str:
+        """The queries as one text, to be answered from now on."""
+        connection.deadline = time.monotonic() + self.timeout_s
+        try:
+            return ";\n".join(cursor.mogrify(sql, params) if params else sql for sql, params in queries)
+        except psycopg.Error as error:  # a value that no text of Postgres can hold
+            raise StoreBroken(f"{self.where}: {error}") from error
+
+    def failed(self, connection: _Any, error: BaseException, *, reused: bool) -> BaseException:
+        """What to raise for an error that came while an answer was awaited. The connection is not trusted further."""
+        if not isinstance(error, psycopg.Error):
+            connection.pgconn.finish()
+            return error
+        state = error.sqlstate
+        if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+            lost = state is None or state.startswith(GONE)
+            connection.pgconn.finish()
+            if reused and lost and not isinstance(error, _NoAnswer):
+                return _Stale()
+        return self.translated(error)
+
+    def translated(self, error: psycopg.Error) -> StoreUnavailable | StoreBroken:
+        """The driver's error as one of the two that a store has. It tells no password and no payload."""
+        state = error.sqlstate
+        if isinstance(error, _NoAnswer):
+            return StoreUnavailable(f"{self.where}: no answer within {self._timeout_ms} ms")
+        if state is None:
+            retryable = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+        else:
+            retryable = state[:2] in RETRYABLE or state in RETRYABLE_STATES
+        text = error.diag.message_primary or " ".join(str(error).split())
+        kind = StoreUnavailable if retryable else StoreBroken
+        return kind(f"{self.where}: {text}" + (f" (SQLSTATE {state})" if state else ""))
+
+    def keeps(self, connection: _Any) -> bool:
+        """Whether a connection may serve another talk; if not it is ended here."""
+        if (
+            self.closed
+            or connection.pgconn.status != ConnStatus.OK
+            or connection.pgconn.transaction_status != TransactionStatus.IDLE
+            or time.monotonic() - connection.born > MAX_AGE_S
+        ):
+            connection.pgconn.finish()
+            return False
+        return True
+
+
+class _Pool(Generic[_Any]):
+    """Connections that wait for their next use, the last one on top."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.idle: list[_Any] = []
+
+    def take(self) -> _Any | None:
+        """One that waits; None where there is none. Threads may ask at once."""
+        try:
+            return self.idle.pop()
+        except IndexError:
+            return None
+
+    def give_back(self, connection: _Any) -> None:
+        """Let it wait, if it is fit for that."""
+        if self.server.keeps(connection):
+            self.idle.append(connection)
+            if self.server.closed:  # meanwhile, so that nobody else ends it
+                _finish_all(self.idle)
+
+
+class _LoopPool(_Pool[_AsyncConnection]):
+    """The connections of one asyncio loop."""
+
+    def __init__(self, server: Server, connections: int) -> None:
+        super().__init__(server)
+        self._free = asyncio.Semaphore(connections)
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def run(self, talk: Callable[[], Talk[T]]) -> T:
+        task = asyncio.get_running_loop().create_task(self._run(talk))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return await asyncio.shield(task)
+
+    async def finish(self) -> None:
+        """Wait for what was accepted."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _run(self, talk: Callable[[], Talk[T]]) -> T:
+        try:
+            async with asyncio.timeout(self.server.timeout_s):
+                await self._free.acquire()
+        except TimeoutError as error:
+            raise _none_free(self.server) from error
+        try:
+            while True:
+                with suppress(_Stale):
+                    return await self._hold(talk())
+        finally:
+            self._free.release()
+
+    async def _hold(self, conversation: Talk[T]) -> T:
+        connection = self.take()
+        reused = connection is not None
+        connection = connection or await self._connect()
+        try:
+            queries = next(conversation)
+            while True:
+                rows = await self._send(connection, queries, reused=reused)
+                reused = False
+                queries = conversation.send(rows)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        finally:
+            await self._end(connection)
+
+    async def _end(self, connection: _AsyncConnection) -> None:
+        if connection.pgconn.transaction_status in {TransactionStatus.INTRANS, TransactionStatus.INERROR}:
+            with suppress(StoreUnavailable, StoreBroken):
+                await self._send(connection, [("ROLLBACK", ())], reused=False)
+        self.give_back(connection)
+
+    async def _connect(self) -> _AsyncConnection:
+        try:
+            return self.server.begun(
+                await _AsyncConnection.connect(**self.server.options, cursor_factory=psycopg.AsyncClientCursor)
+            )
+        except psycopg.Error as error:
+            raise self.server.translated(error) from error
+
+    async def _send(self, connection: _AsyncConnection, queries: Sequence[Query], *, reused: bool) -> list[Rows]:
+        cursor = connection.cursor()
+        text = self.server.text(connection, cursor, queries)
+        try:
+            await cursor.execute(text)
+            found: list[Rows] = []
+            more: bool | None = True
+            while more:
+                if _has_rows(cursor):
+                    found.append(await cursor.fetchall())
+                more = cursor.nextset()
+        except BaseException as error:
+            raise self.server.failed(connection, error, reused=reused) from error
+        return found
+
+
+class _ThreadPool(_Pool[_Connection]):
+    """The connections of all threads. Each thread that comes gets one."""
+
+    def run(self, talk: Callable[[], Talk[T]]) -> T:
+        while True:
+            with suppress(_Stale):
+                return self._hold(talk())
+
+    def _hold(self, conversation: Talk[T]) -> T:
+        connection = self.take()
+        reused = connection is not None
+        connection = connection or self._connect()
+        try:
+            queries = next(conversation)
+            while True:
+                rows = self._send(connection, queries, reused=reused)
+                reused = False
+                queries = conversation.send(rows)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        finally:
+            self._end(connection)
+
+    def _end(self, connection: _Connection) -> None:
+        if connection.pgconn.transaction_status in {TransactionStatus.INTRANS, TransactionStatus.INERROR}:
+            with suppress(StoreUnavailable, StoreBroken):
+                self._send(connection, [("ROLLBACK", ())], reused=False)
+        self.give_back(connection)
+
+    def _connect(self) -> _Connection:
+        try:
+            return self.server.begun(_Connection.connect(**self.server.options, cursor_factory=psycopg.ClientCursor))
+        except psycopg.Error as error:
+            raise self.server.translated(error) from error
+
+    def _send(self, connection: _Connection, queries: Sequence[Query], *, reused: bool) -> list[Rows]:
+        cursor = connection.cursor()
+        text = self.server.text(connection, cursor, queries)
+        try:
+            cursor.execute(text)
+            found: list[Rows] = []
+            more: bool | None = True
+            while more:
+                if _has_rows(cursor):
+                    found.append(cursor.fetchall())
+                more = cursor.nextset()
+        except BaseException as error:
+            raise self.server.failed(connection, error, reused=reused) from error
+        return found
+
+
+def read_url(url: str, timeout_ms: int) -> tuple[str, str]:
+    """Where the database is, to be shown, and how to connect to it, not to be shown. Raises ConfigurationError."""
+    try:
+        parts = conninfo_to_dict(url)
+    except psycopg.Error:
+        parts = {}
+    if not parts:  # the driver's words would repeat the URL, and with it the password
+        raise ConfigurationError(
+            "PostgresStore: expected a URL as postgresql://user:password@host:5432/database, got another text"
+        ) from None
+    shown = {name: parts.get(name) for name in ("user", "host", "port", "dbname")}
+    user = f"{shown['user']}@" if shown["user"] else ""
+    port = f":{shown['port']}" if shown["port"] else ""
+    where = f"postgresql://{user}{shown['host'] or ''}{port}/{shown['dbname'] or ''}"
+    settings: dict[str, Any] = {"connect_timeout": max(2, math.ceil(timeout_ms / 1_000)), "application_name": "a2"}
+    return where, make_conninfo(**(settings | parts | {"client_encoding": "UTF8"}))
+
+
+def _until(deadline: float, gen: PQGen[RV]) -> PQGen[RV]:
+    """The same wait, with an end."""
+    try:
+        wanted = next(gen)
+        while True:
+            ready = yield wanted
+            if not ready and time.monotonic() > deadline:
+                gen.close()
+                raise _NoAnswer
+            wanted = gen.send(ready)
+    except StopIteration as end:
+        result: RV = end.value
+        return result
+
+
+def _has_rows(cursor: psycopg.Cursor[Any] | psycopg.AsyncCursor[Any]) -> bool:
+    return cursor.pgresult is not None and cursor.pgresult.status == ExecStatus.TUPLES_OK
+
+
+def _finish_all(connections: list[_Any]) -> None:
+    while connections:
+        with suppress(IndexError):  # where two do this at once
+            connections.pop().pgconn.finish()
+
+
+def _none_free(server: Server) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"{server.where}: no connection was free within {server.timeout_s:g} s; raise connections, or do less at once"
+    )
