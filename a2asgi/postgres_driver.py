@@ -1,9 +1,8 @@
 """The one room that knows psycopg: its connections, pooled for each event loop and for threads, its errors as ours.
 
 Whoever talks to the server is a generator (a Talk): it yields queries that are sent together and is sent their rows.
-On asyncio a Talk runs in a task of its own, elsewhere on a thread, so that whoever stops waiting for one tears neither
-it nor its connection. Queries are sent as one text with its values written into it: no statement is ever prepared, and
-a pooler may give every transaction another session of the server.
+On asyncio a Talk runs in a task of its own, elsewhere on a thread, so that to stop waiting for one tears neither it
+nor its connection. Queries are one text with the values written into it by the driver: none is ever prepared.
 """
 
 import asyncio
@@ -16,6 +15,7 @@ from functools import partial
 from threading import Lock
 from typing import Any, Generic, TypeAlias, TypeVar
 
+import anyio
 import psycopg
 from anyio.lowlevel import current_token
 from psycopg.abc import PQGen
@@ -23,7 +23,9 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
 
 from a2asgi.errors import ConfigurationError, StoreBroken, StoreUnavailable
+from a2asgi.sqlstates import is_gone, is_retryable
 from a2asgi.threads import Workers
+from a2asgi.turns import Turns
 
 T = TypeVar("T")
 RV = TypeVar("RV")
@@ -34,16 +36,7 @@ Talk: TypeAlias = Generator[Sequence[Query], list[Rows], T]
 """Yields queries that are sent together, and is sent the rows of each that has any."""
 
 MAX_AGE_S = 3_600
-"""A pooled connection is not used for longer than this: what a failover or a new password changed comes to be heeded."""
-
-RETRYABLE = ("08", "40", "53", "55", "57", "58")
-"""Classes of SQLSTATE after which to try again later is right: connections, conflicts, room, locks, shutdowns."""
-
-RETRYABLE_STATES = ("25006", "25P03", "25P04")
-"""A server that is a standby by now, and transactions that were ended because they took too long."""
-
-GONE = ("08", "57P")
-"""What SQLSTATEs of a lost connection begin with."""
+"""A pooled connection is not used for longer than this: what a failover or a new password changed is noticed."""
 
 
 class _NoAnswer(psycopg.OperationalError):
@@ -89,17 +82,33 @@ class Server:
         self.where, self._conninfo = read_url(url, timeout_ms)
         self._connections = connections
         self._timeout_ms = timeout_ms
+        self.timeout_s = timeout_ms / 1_000
         self._lock = Lock()
+        self._turns = Turns()
         self._threads = _ThreadPool(self)
         self._workers = Workers("a2-postgres", connections)
         self._loops: dict[asyncio.AbstractEventLoop, _LoopPool] = {}
         self.closed = False
 
-    async def run(self, talk: Callable[[], Talk[T]]) -> T:
+    async def run(self, talk: Callable[[], Talk[T]], *, lock: int | None = None) -> T:
         """Hold a talk on a connection, and return its answer. It is begun again where the connection was stale.
 
+        Talks of one `lock` take turns here, so that those who would wait for it hold no connection meanwhile.
         What the talk raises is raised as it is, and undone. Raises StoreUnavailable, StoreBroken.
         """
+        if lock is None:
+            return await self._run(talk)
+        try:
+            with anyio.fail_after(self.timeout_s):
+                await self._turns.take(lock)
+        except TimeoutError as error:
+            raise StoreUnavailable(f"{self.where}: others held the session for {self._timeout_ms} ms") from error
+        try:
+            return await self._run(talk)
+        finally:
+            self._turns.give(lock)
+
+    async def _run(self, talk: Callable[[], Talk[T]]) -> T:
         loop: object = current_token().native_token
         if isinstance(loop, asyncio.AbstractEventLoop) and sys.platform != "win32":
             return await self._pool(loop).run(talk)
@@ -108,6 +117,11 @@ class Server:
     def run_blocking(self, talk: Callable[[], Talk[T]]) -> T:
         """The same on the calling thread, on a connection that it shares with nobody meanwhile."""
         return self._threads.run(talk)
+
+    def close_blocking(self) -> None:
+        """End the connections of threads, where nothing else was used."""
+        self.closed = True
+        _finish_all(self._threads.idle)
 
     async def close(self) -> None:
         """Finish what was accepted on this event loop and on threads, then disconnect."""
@@ -135,19 +149,9 @@ class Server:
     # ── what both kinds of pool do alike ─────────────────────────────────────────────────
 
     @property
-    def timeout_s(self) -> float:
-        """How long an answer may take."""
-        return self._timeout_ms / 1_000
-
-    @property
     def options(self) -> dict[str, Any]:
         """How to connect."""
         return {"conninfo": self._conninfo, "autocommit": True, "prepare_threshold": None}
-
-    def begun(self, connection: _Any) -> _Any:
-        """Note when a connection began."""
-        connection.born = time.monotonic()
-        return connection
 
     def text(self, connection: _Any, cursor: Any, queries: Sequence[Query]) -> str:
         """The queries as one text, to be answered from now on."""
@@ -157,16 +161,11 @@ class Server:
         except psycopg.Error as error:  # a value that no text of Postgres can hold
             raise StoreBroken(f"{self.where}: {error}") from error
 
-    def failed(self, connection: _Any, error: BaseException, *, reused: bool) -> BaseException:
-        """What to raise for an error that came while an answer was awaited. The connection is not trusted further."""
-        if not isinstance(error, psycopg.Error):
-            connection.pgconn.finish()
-            return error
-        state = error.sqlstate
+    def failed(self, connection: _Any, error: psycopg.Error, *, reused: bool) -> Exception:
+        """What to raise for an error that came instead of an answer. A connection that may be gone is ended."""
         if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
-            lost = state is None or state.startswith(GONE)
             connection.pgconn.finish()
-            if reused and lost and not isinstance(error, _NoAnswer):
+            if reused and not isinstance(error, _NoAnswer) and (error.sqlstate is None or is_gone(error.sqlstate)):
                 return _Stale()
         return self.translated(error)
 
@@ -175,12 +174,9 @@ class Server:
         state = error.sqlstate
         if isinstance(error, _NoAnswer):
             return StoreUnavailable(f"{self.where}: no answer within {self._timeout_ms} ms")
-        if state is None:
-            retryable = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
-        else:
-            retryable = state[:2] in RETRYABLE or state in RETRYABLE_STATES
+        lost = state is None and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+        kind = StoreUnavailable if lost or (state and is_retryable(state)) else StoreBroken
         text = error.diag.message_primary or " ".join(str(error).split())
-        kind = StoreUnavailable if retryable else StoreBroken
         return kind(f"{self.where}: {text}" + (f" (SQLSTATE {state})" if state else ""))
 
     def keeps(self, connection: _Any) -> bool:
@@ -242,7 +238,10 @@ class _LoopPool(_Pool[_AsyncConnection]):
             async with asyncio.timeout(self.server.timeout_s):
                 await self._free.acquire()
         except TimeoutError as error:
-            raise _none_free(self.server) from error
+            where, timeout_s = self.server.where, self.server.timeout_s
+            raise StoreUnavailable(
+                f"{where}: no connection was free within {timeout_s:g} s; raise connections, or do less at once"
+            ) from error
         try:
             while True:
                 with suppress(_Stale):
@@ -274,11 +273,11 @@ class _LoopPool(_Pool[_AsyncConnection]):
 
     async def _connect(self) -> _AsyncConnection:
         try:
-            return self.server.begun(
-                await _AsyncConnection.connect(**self.server.options, cursor_factory=psycopg.AsyncClientCursor)
-            )
+            connection = await _AsyncConnection.connect(**self.server.options, cursor_factory=psycopg.AsyncClientCursor)
         except psycopg.Error as error:
             raise self.server.translated(error) from error
+        connection.born = time.monotonic()
+        return connection
 
     async def _send(self, connection: _AsyncConnection, queries: Sequence[Query], *, reused: bool) -> list[Rows]:
         cursor = connection.cursor()
@@ -291,8 +290,11 @@ class _LoopPool(_Pool[_AsyncConnection]):
                 if _has_rows(cursor):
                     found.append(await cursor.fetchall())
                 more = cursor.nextset()
-        except BaseException as error:
+        except psycopg.Error as error:
             raise self.server.failed(connection, error, reused=reused) from error
+        except BaseException:
+            connection.pgconn.finish()
+            raise
         return found
 
 
@@ -328,9 +330,11 @@ class _ThreadPool(_Pool[_Connection]):
 
     def _connect(self) -> _Connection:
         try:
-            return self.server.begun(_Connection.connect(**self.server.options, cursor_factory=psycopg.ClientCursor))
+            connection = _Connection.connect(**self.server.options, cursor_factory=psycopg.ClientCursor)
         except psycopg.Error as error:
             raise self.server.translated(error) from error
+        connection.born = time.monotonic()
+        return connection
 
     def _send(self, connection: _Connection, queries: Sequence[Query], *, reused: bool) -> list[Rows]:
         cursor = connection.cursor()
@@ -343,8 +347,11 @@ class _ThreadPool(_Pool[_Connection]):
                 if _has_rows(cursor):
                     found.append(cursor.fetchall())
                 more = cursor.nextset()
-        except BaseException as error:
+        except psycopg.Error as error:
             raise self.server.failed(connection, error, reused=reused) from error
+        except BaseException:
+            connection.pgconn.finish()
+            raise
         return found
 
 
@@ -389,9 +396,3 @@ def _finish_all(connections: list[_Any]) -> None:
     while connections:
         with suppress(IndexError):  # where two do this at once
             connections.pop().pgconn.finish()
-
-
-def _none_free(server: Server) -> StoreUnavailable:
-    return StoreUnavailable(
-        f"{server.where}: no connection was free within {server.timeout_s:g} s; raise connections, or do less at once"
-    )

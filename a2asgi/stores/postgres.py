@@ -93,8 +93,8 @@ class PostgresStore:
 
     async def transact(self, key: SessionKey, needs: Needs, decide: Decide[Answer]) -> Answer:
         """As Store.transact."""
-        server = await self._ready()
-        return await server.run(self._transaction(key, needs, decide))
+        server, lock = await self._ready(), _lock_of(key)
+        return await server.run(self._transaction(lock, key, needs, decide), lock=lock)
 
     def transact_blocking(self, key: SessionKey, needs: Needs, decide: Decide[Answer]) -> Answer:
         """As Store.transact_blocking: on a connection that no event loop uses."""
@@ -102,7 +102,7 @@ class PostgresStore:
         if self._migrated is not server:
             server.run_blocking(self._migration)
             self._migrated = server
-        return server.run_blocking(self._transaction(key, needs, decide))
+        return server.run_blocking(self._transaction(_lock_of(key), key, needs, decide))
 
     async def read(self, key: SessionKey, after_seq: int, limit: int) -> list[Entry]:
         """As Store.read."""
@@ -179,8 +179,9 @@ class PostgresStore:
     def _migration(self) -> "Talk[None]":
         return self._talk(lambda _: migrate(DIALECT), lock=MIGRATION)
 
-    def _transaction(self, key: SessionKey, needs: Needs, decide: Decide[Answer]) -> "Callable[[], Talk[Answer]]":
-        lock = lock_key("session", key.contract, key.session_id)
+    def _transaction(
+        self, lock: int, key: SessionKey, needs: Needs, decide: Decide[Answer]
+    ) -> "Callable[[], Talk[Answer]]":
         return lambda: self._talk(lambda now: sql.transact(DIALECT, key, needs, decide, now), lock=lock)
 
     def _talk(
@@ -227,6 +228,10 @@ class PostgresStore:
             *([] if lock is None else [(f"SELECT pg_advisory_xact_lock({lock})", ())]),
             CLOCK,
         ]
+
+
+def _lock_of(key: SessionKey) -> int:
+    return lock_key("session", key.contract, key.session_id)
 
 
 def _reading(steps: Steps[T]) -> "Talk[T]":

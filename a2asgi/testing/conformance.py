@@ -34,15 +34,23 @@ ALL: Mapping[str, Check] = {**CHECKS, **DURABLE_CHECKS}
 def main(arguments: Sequence[str] | None = None) -> int:
     """Check one of the stores on each event loop, print a line for each check, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m a2asgi.testing.conformance", description="Check a store.")
-    parser.add_argument("--store", choices=("memory", "sqlite"), required=True)
+    parser.add_argument("--store", choices=("memory", "sqlite", "postgres"), required=True)
     parser.add_argument(
         "--path", type=Path, metavar="FILE", help="make the SQLite files beside this one, and remove them afterwards"
     )
+    parser.add_argument("--url", metavar="URL", help="the Postgres database, in which schemas are made and dropped")
     parser.add_argument("--check", nargs="+", metavar="NAME", choices=ALL, help="run these checks and no others")
     options = parser.parse_args(arguments)
     chosen: Mapping[str, Check] = ALL if options.check is None else {name: ALL[name] for name in options.check}
     if options.store == "memory":
         return report(_memory, [check for name, check in chosen.items() if name in CHECKS])
+    if options.store == "postgres":
+        if options.url is None:
+            parser.error("--store postgres needs --url postgresql://user:password@host:5432/database")
+        from a2asgi.testing.postgres_bench import PostgresBench  # noqa: PLC0415 - only this store needs psycopg
+
+        with PostgresBench(options.url) as bench:
+            return report(bench.make_store, list(chosen.values()))
     beside: Path | None = options.path
     if beside is not None:
         beside.parent.mkdir(parents=True, exist_ok=True)
