@@ -119,23 +119,23 @@ class Server:
         return self._threads.run(talk)
 
     def close_blocking(self) -> None:
-        """End the connections of threads, where nothing else was used."""
+        """End the connections of threads; where nothing else was used, that is all."""
         self.closed = True
         _finish_all(self._threads.idle)
 
     async def close(self) -> None:
         """Finish what was accepted on this event loop and on threads, then disconnect."""
-        self.closed = True
+        self.close_blocking()
         with self._lock:
             pools, self._loops = dict(self._loops), {}
+        for pool in pools.values():
+            _finish_all(pool.idle)
+        stopped = self._workers.stop()
         loop: object = current_token().native_token
         for its, pool in pools.items():
             if its is loop:
                 await pool.finish()
-        await self._workers.stop().wait()
-        _finish_all(self._threads.idle)
-        for pool in pools.values():
-            _finish_all(pool.idle)
+        await stopped.wait()
 
     def _pool(self, loop: asyncio.AbstractEventLoop) -> "_LoopPool":
         with self._lock:
@@ -395,4 +395,5 @@ def _has_rows(cursor: psycopg.Cursor[Any] | psycopg.AsyncCursor[Any]) -> bool:
 def _finish_all(connections: list[_Any]) -> None:
     while connections:
         with suppress(IndexError):  # where two do this at once
-            connections.pop().pgconn.finish()
+            connection = connections.pop()
+            connection.pgconn.finish()

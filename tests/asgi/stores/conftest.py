@@ -1,9 +1,27 @@
-"""Says in the summary of a run which servers were missing."""
+"""What the tests of stores share: servers, each made once, and a line in the summary for those that are missing."""
+
+from collections.abc import Iterator
 
 import pytest
 
+from a2asgi.testing.postgres_bench import PostgresBench
 from tests.asgi.stores.redis_server import MISSING as REDIS_MISSING
 from tests.asgi.stores.redis_server import redis_command
+from tests.asgi.stores.servers import any_postgres
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """The URL of a Postgres server."""
+    with any_postgres() as url:
+        yield url
+
+
+@pytest.fixture
+def bench(postgres: str) -> Iterator[PostgresBench]:
+    """Makes stores on the server, and clears up after the test."""
+    with PostgresBench(postgres) as made:
+        yield made
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
