@@ -16,7 +16,7 @@ from a2asgi.errors import ConfigurationError, StoreBroken, StoreUnavailable
 from a2asgi.ports import Answer, Decide, SessionInfo, SessionKey, Wakes
 from a2asgi.sqlite_worker import Job, Queued, SQLiteWorker, in_transaction
 from a2asgi.stores import sql
-from a2asgi.stores.dialect import Dialect, Steps, json_list, migrate
+from a2asgi.stores.dialect import Dialect, Rows, Statement, Steps, json_list, migrate
 from a2asgi.threads import raising, returning
 from a2asgi.times import Duration, duration_ms
 from a2core import Entry, Needs, WorkItem
@@ -118,7 +118,7 @@ class SQLiteStore:
             await self._check_joins(connection)
             await connection.execute("SAVEPOINT a2")
             try:
-                steps = sql.transact(DIALECT, key, needs, decide, self._now_ms())
+                steps = sql.transact(DIALECT, key, needs, decide, self._now_ms)
                 answer = await _run_on(connection, steps)
             except BaseException:
                 with CancelScope(shield=True):
@@ -134,7 +134,7 @@ class SQLiteStore:
                 "connection=: expected one in a transaction, so that the events are committed with its rows: "
                 'await db.execute("BEGIN") first, or write async with a2.transaction(db)'
             )
-        rows = await _execute_on(connection, sql.Statement("PRAGMA database_list"))
+        rows = await _execute_on(connection, Statement("PRAGMA database_list"))
         files = {row[1]: row[2] for row in rows}
         main = files["main"]
         if not self._is_at(main):
@@ -315,7 +315,7 @@ def _run(connection: sqlite3.Connection, steps: Steps[T]) -> T:
         return result
 
 
-async def _run_on(connection: Any, steps: sql.Steps[T]) -> T:
+async def _run_on(connection: Any, steps: Steps[T]) -> T:
     """Execute a generator of statements on the caller's aiosqlite connection."""
     try:
         statement = next(steps)
@@ -326,13 +326,13 @@ async def _run_on(connection: Any, steps: sql.Steps[T]) -> T:
         return result
 
 
-async def _execute_on(connection: Any, statement: sql.Statement) -> sql.Rows:
+async def _execute_on(connection: Any, statement: Statement) -> Rows:
     """The statement's rows as tuples, whatever rows the caller's connection makes elsewhere."""
     cursor = await connection.cursor()
     try:
         cursor.row_factory = None
         await (cursor.executemany if statement.many else cursor.execute)(statement.sql, statement.params)
-        rows: sql.Rows = await cursor.fetchall()
+        rows: Rows = await cursor.fetchall()
         return rows
     finally:
         await cursor.close()
