@@ -2,31 +2,56 @@
 
 from collections import deque
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 
 import anyio
 
-from a2asgi.ports import SessionKey, Store
+from a2asgi.ports import PushingStore, SessionKey, Store
+from a2asgi.threads import Loop
 from a2core import Entry
 
 ACTIVE_S = 0.025
 QUIET_S = 0.25
 """How often a session is looked at while events come, and once none have come for a while (stores.md 3)."""
 
+SAFETY_S = 10.0
+"""How often it is looked at while a store tells of what others append: what it tells may be lost."""
+
+WATCH_MS = 60_000
+"""For how long a session is watched by one call, which comes again after half of that."""
+
 KEPT = 256
 """How many of the last events its readers share; who is further behind reads the log by itself, as many at a time."""
 
 
 class News:
-    """What the readers of one process wait for. Who appends here tells it; for the appends of others it looks."""
+    """What the readers of one process wait for. Who appends here tells it; for the appends of others it looks.
+
+    A store that pushes tells it of those too; then it looks but rarely.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._pushing = store if isinstance(store, PushingStore) else None
         self._channels: dict[SessionKey, _Channel] = {}
+        self._listening = ExitStack()
 
     def tell(self, key: SessionKey) -> None:
         """Something was appended to this session."""
         if (channel := self._channels.get(key)) is not None:
             channel.tell()
+
+    def hear(self, key: SessionKey | None, _is_due: bool) -> None:  # noqa: FBT001 - the form of an ear
+        """Something was appended elsewhere; called on any thread."""
+        channels = tuple(self._channels.values()) if key is None else (self._channels.get(key),)
+        for channel in channels:
+            if channel is not None:
+                channel.hear(is_sure=key is not None)
+
+    async def watch(self, key: SessionKey) -> bool:
+        """Have the store tell what others append to this session; whether it does."""
+        pushing = self._pushing
+        return pushing is not None and pushing.hears and await pushing.watch(key, WATCH_MS)
 
     def stream(self, key: SessionKey, after_seq: int) -> "EntryStream":
         """The session's entries after a seq: what is in the log, then each as it is appended."""
@@ -40,6 +65,8 @@ class News:
         """What comes after the end of the log, at `after_seq`; None where too much has come since for it to be kept."""
         channel = self._channels.get(key)
         if channel is None:
+            if self._pushing is not None and not self._channels:
+                self._listening.enter_context(self._pushing.listening(self.hear))
             channel = self._channels[key] = _Channel(self, key, after_seq)
         channel.readers += 1
         try:
@@ -48,6 +75,8 @@ class News:
             channel.readers -= 1
             if not channel.readers:
                 del self._channels[key]
+                if not self._channels:
+                    self._listening.close()
 
 
 class EntryStream(AsyncIterator[Entry]):
@@ -92,6 +121,18 @@ class _Channel:
         self._bell = anyio.Event()
         self._has_looker = False
         self._pause_s = ACTIVE_S
+        self._watched_until = 0.0
+        self._loop = Loop()
+
+    def hear(self, *, is_sure: bool) -> None:
+        """The same, called on any thread; not `is_sure` where whatever was told meanwhile may be lost."""
+
+        def hear() -> None:
+            if not is_sure:
+                self._watched_until = 0.0
+            self.tell()
+
+        self._loop.call_soon(hear)
 
     def tell(self) -> None:
         """There is something to look for now."""
@@ -124,10 +165,20 @@ class _Channel:
             self._last = entry.seq
         if found:
             self._pause_s = ACTIVE_S
-        elif told == self._told:
-            with anyio.move_on_after(self._pause_s):
+        elif told == self._told and (pause_s := await self._pause()) and told == self._told:
+            with anyio.move_on_after(pause_s):
                 await self._bell.wait()
             self._pause_s = ACTIVE_S if told != self._told else min(2 * self._pause_s, QUIET_S)
+
+    async def _pause(self) -> float:
+        """How long to wait for news; not at all where the session is watched only from now on."""
+        left_s = self._watched_until - anyio.current_time()
+        if left_s > 0:
+            return min(left_s, SAFETY_S)
+        if not await self._news.watch(self._key):
+            return self._pause_s
+        self._watched_until = anyio.current_time() + WATCH_MS / 2_000
+        return 0.0
 
     def _ring(self) -> None:
         self._bell.set()

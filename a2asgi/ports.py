@@ -1,6 +1,7 @@
 """Ports: what the engine asks of a store, a scheduler and a clock, as protocols and their values."""
 
 from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
@@ -116,6 +117,29 @@ class JoiningStore(Store, Protocol):
         What it raises has written nothing, and leaves the transaction open. Raises ConfigurationError for a
         connection that is not in a transaction, or not to this store's database.
         """
+        ...
+
+
+Ear: TypeAlias = Callable[[SessionKey | None, bool], object]
+"""Told, on any thread, that another process has written this session, and whether it is due at once. None stands for
+any session: what was written meanwhile may have gone unheard."""
+
+
+@runtime_checkable
+class PushingStore(Store, Protocol):
+    """A store that tells what other processes write as they write it. What it tells is a hint, which may be lost."""
+
+    @property
+    def hears(self) -> bool:
+        """Whether anything would be told now. Ears are told when it changes."""
+        ...
+
+    def listening(self, ear: Ear) -> AbstractContextManager[None]:
+        """Tell this ear until the context ends: of sessions that are due at once, and of those that are watched."""
+        ...
+
+    async def watch(self, key: SessionKey, for_ms: int) -> bool:
+        """Have each append to this session told for so long; False if there is no such session yet."""
         ...
 
 

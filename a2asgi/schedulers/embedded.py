@@ -3,6 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,7 +12,8 @@ from anyio.abc import TaskGroup
 
 from a2asgi.clock import Clock
 from a2asgi.errors import ConfigurationError, StoreBroken, StoreUnavailable
-from a2asgi.ports import SessionKey, Store
+from a2asgi.ports import PushingStore, SessionKey, Store
+from a2asgi.threads import Loop
 from a2asgi.times import Duration, duration_ms
 
 log: logging.Logger = logging.getLogger("a2asgi.schedulers.embedded")
@@ -111,10 +113,27 @@ class WakeLoop:
     async def run(self) -> None:
         """Run until `stop`. While the store does not answer it tries again, ever more slowly."""
         try:
-            async with anyio.create_task_group() as self._tasks:
-                await self._look_on()
+            with self._listening():
+                async with anyio.create_task_group() as self._tasks:
+                    await self._look_on()
         finally:
             self._tasks = None
+
+    def _listening(self) -> AbstractContextManager[None]:
+        """Hear at once of what others write that is due, where the store tells it; a sweep has the time to find it."""
+        if self._late_ms or not isinstance(self._store, PushingStore):
+            return nullcontext()
+        loop = Loop()
+
+        def look(contract: str | None) -> None:
+            if contract is None or any(contract in share.contracts for share in self._shares()):
+                self.wake_in(0)
+
+        def hear(key: SessionKey | None, is_due: bool) -> None:  # noqa: FBT001 - the form of an ear
+            if is_due:
+                loop.call_soon(partial(look, None if key is None else key.contract))
+
+        return self._store.listening(hear)
 
     async def _look_on(self) -> None:
         pause_ms = 0

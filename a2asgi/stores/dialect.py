@@ -2,11 +2,10 @@
 
 import json
 from collections.abc import Callable, Collection, Generator, Sequence
+from secrets import token_hex
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from a2asgi.errors import StoreBroken
-
-SCHEMA_VERSION = 1
 
 
 class Statement(NamedTuple):
@@ -30,7 +29,7 @@ class Dialect(NamedTuple):
     `name` is the type of text that is compared and sorted by its code points, `serial` of a number that is given to a
     row. `any_of` takes one parameter, a list as `list_param` writes it. Where several write at once, `hold` keeps a
     row from others until the end, `hold_free` takes only rows that nobody holds, and `expirable` is the log with
-    whatever a purge must hold beside it.
+    whatever a purge must hold beside it. `tell` sends its one parameter to whoever listens, once it is committed.
     """
 
     integer: str
@@ -42,9 +41,10 @@ class Dialect(NamedTuple):
     hold: str
     hold_free: str
     expirable: str
+    tell: str = ""
 
 
-SCHEMA = (
+FIRST_SCHEMA = (
     "CREATE TABLE a2_meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
     "CREATE TABLE a2_sessions (id {serial} PRIMARY KEY, contract {name} NOT NULL, session_id {name} NOT NULL,"
     " last_seq {integer} NOT NULL, wake_at_ms {integer}, UNIQUE (contract, session_id))",
@@ -68,18 +68,35 @@ SCHEMA = (
 )
 
 
-def migrate(dialect: Dialect) -> Steps[None]:
-    """Create the schema, or check that it is one that this version knows. Run it in one transaction."""
-    if not (yield Statement(dialect.table_exists, ("a2_meta",))):
-        for sql in SCHEMA:
-            yield Statement(sql.format(integer=dialect.integer, serial=dialect.serial, name=dialect.name))
-        yield Statement("INSERT INTO a2_meta (key, value) VALUES ('schema', ?)", (str(SCHEMA_VERSION),))
-        return
-    [[version]] = yield Statement("SELECT value FROM a2_meta WHERE key = 'schema'")
-    if int(version) > SCHEMA_VERSION:
+VERSIONS = (FIRST_SCHEMA, ("ALTER TABLE a2_sessions ADD COLUMN watched_until_ms {integer}",))
+"""What each version of the schema adds to the one before."""
+
+SCHEMA_VERSION = len(VERSIONS)
+
+
+def migrate(dialect: Dialect) -> Steps[str]:
+    """Bring the schema to the version that this code knows, in one transaction, and answer the database's id."""
+    version, new_id = 0, token_hex(16)
+    if (yield Statement(dialect.table_exists, ("a2_meta",))):
+        [[text]] = yield Statement("SELECT value FROM a2_meta WHERE key = 'schema'")
+        version = int(text)
+    if version > SCHEMA_VERSION:
         raise StoreBroken(
             f"the store has schema {version}, this version of a2 knows up to {SCHEMA_VERSION}: upgrade a2"
         )
+    for sql in (sql for added in VERSIONS[version:] for sql in added):
+        yield Statement(sql.format(integer=dialect.integer, serial=dialect.serial, name=dialect.name))
+    if version < SCHEMA_VERSION:
+        rows = [("schema", str(SCHEMA_VERSION)), ("id", new_id)]
+        yield Statement("DELETE FROM a2_meta WHERE key = 'schema'")
+        yield Statement("INSERT INTO a2_meta (key, value) VALUES (?, ?)", rows, many=True)
+        return new_id
+    [[known_id]] = yield Statement(ID_OF_DATABASE)
+    return str(known_id)
+
+
+ID_OF_DATABASE = "SELECT value FROM a2_meta WHERE key = 'id'"
+"""By which a connection of the caller's is known to be one to the store's database."""
 
 
 def json_list(values: Collection[Any]) -> str:

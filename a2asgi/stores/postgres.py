@@ -1,20 +1,23 @@
 """The Postgres store: any number of processes and machines on one database, whose clock is the one that counts."""
 
 import hashlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from threading import Lock
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from a2asgi.errors import ConfigurationError, StoreUnavailable
-from a2asgi.ports import Answer, Decide, SessionInfo, SessionKey, Wakes
+from a2asgi.listening import Ears
+from a2asgi.ports import Answer, Decide, Ear, SessionInfo, SessionKey, Wakes
 from a2asgi.stores import sql
-from a2asgi.stores.dialect import Dialect, Now, Statement, Steps, migrate
+from a2asgi.stores.dialect import ID_OF_DATABASE, Dialect, Now, Statement, Steps, migrate
 from a2asgi.times import Duration, duration_ms
 from a2core import Entry, Needs, WorkItem
 
 if TYPE_CHECKING:  # loaded by who makes a store: psycopg is optional
-    from a2asgi.postgres_driver import Query, Server, Talk
+    from a2asgi.postgres.listener import Listener
+    from a2asgi.postgres.pools import Query, Rows, Server, Talk
 
 T = TypeVar("T")
 
@@ -28,6 +31,7 @@ DIALECT = Dialect(
     hold=" FOR UPDATE",
     hold_free=" FOR UPDATE SKIP LOCKED",
     expirable="a2_log l JOIN a2_sessions s ON s.id = l.session",
+    tell="SELECT pg_notify('a2', ?)",
 )
 CLOCK: "Query" = ("SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint", ())
 COMMIT: "Query" = ("COMMIT", ())
@@ -69,6 +73,9 @@ class PostgresStore:
         self._where = self._new_server().where
         self._server: Server | None = None
         self._migrated: Server | None = None
+        self._id = ""
+        self._ears = Ears()
+        self._listener: Listener | None = None
 
     def __repr__(self) -> str:
         return f"PostgresStore({self._where!r})"
@@ -78,18 +85,67 @@ class PostgresStore:
         with self._lock:
             if self._server is None:
                 self._server = self._new_server()
+        if self._ears:
+            self._listen()
         await self._ready()
 
     async def close(self) -> None:
         """As Store.close."""
         with self._lock:
             server, self._server = self._server, None
+            listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.stop()
         if server is not None:
             await server.close()
 
     async def ping(self) -> None:
         """As Store.ping."""
         await self._read(sql.sessions, None, None, 1)
+
+    async def begin(self, connection: Any) -> None:
+        """As JoiningStore.begin, on a psycopg.AsyncConnection."""
+        from a2asgi.postgres.joining import begin  # noqa: PLC0415 - psycopg is optional
+
+        await begin(connection)
+
+    async def transact_on(self, connection: Any, key: SessionKey, needs: Needs, decide: Decide[Answer]) -> Answer:
+        """As JoiningStore.transact_on, on a psycopg.AsyncConnection to this store's database.
+
+        Until that transaction ends, others who write the session wait. Run it again after StoreUnavailable: under
+        `repeatable read` or `serializable`, another transaction may have written the session first.
+        """
+        from a2asgi.postgres.joining import RELEASE, SAVEPOINT, check_joins, hold  # noqa: PLC0415 - as above
+
+        check_joins(connection)
+        server = await self._ready()
+        opening: list[Query] = [(SAVEPOINT, ()), (ID_OF_DATABASE, ()), _locking(_lock_of(key)), CLOCK]
+
+        def check(found: "Sequence[Rows]") -> None:
+            if [[self._id]] != [list(row) for row in found[0]]:
+                raise ConfigurationError(f"connection=: expected one to {server.where}, got one to another database")
+
+        talk = self._talk(self._deciding(key, needs, decide), opening, (RELEASE, ()), check=check)
+        return await hold(server, connection, talk)
+
+    @property
+    def hears(self) -> bool:
+        """As PushingStore.hears. Through a pooler in transaction mode nothing is heard."""
+        return self._ears.hears
+
+    @contextmanager
+    def listening(self, ear: Ear) -> Iterator[None]:
+        """As PushingStore.listening, by LISTEN and NOTIFY: one connection more, from the first ear on until `close`."""
+        with self._ears.listening(ear):
+            self._listen()
+            yield
+
+    async def watch(self, key: SessionKey, for_ms: int) -> bool:
+        """As PushingStore.watch."""
+        server = await self._ready()
+        return await server.run(
+            lambda: self._talk(lambda now: sql.watch(key, now() + for_ms), self._opening(None), time_first=True)
+        )
 
     async def transact(self, key: SessionKey, needs: Needs, decide: Decide[Answer]) -> Answer:
         """As Store.transact."""
@@ -100,7 +156,7 @@ class PostgresStore:
         """As Store.transact_blocking: on a connection that no event loop uses."""
         server = self._opened()
         if self._migrated is not server:
-            server.run_blocking(self._migration)
+            self._id = server.run_blocking(self._migration)
             self._migrated = server
         return server.run_blocking(self._transaction(_lock_of(key), key, needs, decide))
 
@@ -118,7 +174,7 @@ class PostgresStore:
         def claim(now: Now) -> Steps[Wakes]:
             return sql.claim_wakes(DIALECT, contracts, now(), limit=limit, lease_ms=lease_ms, late_ms=late_ms)
 
-        wakes = await server.run(lambda: self._talk(claim, time_first=True))
+        wakes = await server.run(lambda: self._talk(claim, self._opening(None), time_first=True))
         if wakes.due or wakes.next_in_ms is None:
             return wakes
         return Wakes((), max(wakes.next_in_ms, BUSY_MS))
@@ -127,7 +183,7 @@ class PostgresStore:
         """As Store.purge: one at a time, each waits for sessions in a transaction."""
         server = await self._ready()
         return await server.run(
-            lambda: self._talk(lambda now: sql.purge(DIALECT, limit, now()), lock=PURGE, time_first=True)
+            lambda: self._talk(lambda now: sql.purge(DIALECT, limit, now()), self._opening(PURGE), time_first=True)
         )
 
     async def dead_letters(
@@ -148,7 +204,7 @@ class PostgresStore:
 
     def _new_server(self) -> "Server":
         try:
-            from a2asgi.postgres_driver import Server  # noqa: PLC0415 - only who uses Postgres has psycopg
+            from a2asgi.postgres.pools import Server  # noqa: PLC0415 - only who uses Postgres has psycopg
         except ImportError as error:
             raise ConfigurationError(f"PostgresStore needs psycopg: pip install 'a2[postgres]' ({error})") from error
         return Server(self._url, connections=self._connections, timeout_ms=self._timeout_ms)
@@ -162,9 +218,17 @@ class PostgresStore:
         """The server, with a schema that is known."""
         server = self._opened()
         if self._migrated is not server:
-            await server.run(self._migration)
+            self._id = await server.run(self._migration)
             self._migrated = server
         return server
+
+    def _listen(self) -> None:
+        """Have a thread that listens, while the store is open."""
+        from a2asgi.postgres.listener import Listener  # noqa: PLC0415 - psycopg is optional
+
+        with self._lock:
+            if self._listener is None and self._server is not None:
+                self._listener = Listener(self._server, self._ears)
 
     async def _read(self, operation: Callable[..., Steps[T]], *args: object) -> T:
         server = await self._ready()
@@ -176,24 +240,34 @@ class PostgresStore:
         at_ms = yield from _reading(sql.next_wake(contracts, late_ms))
         return at_ms, self._now_ms(server_ms)
 
-    def _migration(self) -> "Talk[None]":
-        return self._talk(lambda _: migrate(DIALECT), lock=MIGRATION)
+    def _migration(self) -> "Talk[str]":
+        return self._talk(lambda _: migrate(DIALECT), self._opening(MIGRATION))
 
     def _transaction(
         self, lock: int, key: SessionKey, needs: Needs, decide: Decide[Answer]
     ) -> "Callable[[], Talk[Answer]]":
-        return lambda: self._talk(lambda now: sql.transact(DIALECT, key, needs, decide, now), lock=lock)
+        return lambda: self._talk(self._deciding(key, needs, decide), self._opening(lock))
+
+    def _deciding(self, key: SessionKey, needs: Needs, decide: Decide[Answer]) -> Callable[[Now], Steps[Answer]]:
+        return lambda now: sql.transact(DIALECT, key, needs, decide, now, sender=self._ears.sender)
 
     def _talk(
-        self, operation: Callable[[Now], Steps[T]], *, lock: int | None = None, time_first: bool = False
+        self,
+        operation: Callable[[Now], Steps[T]],
+        opening: "list[Query]",
+        ending: "Query" = COMMIT,
+        *,
+        check: "Callable[[Sequence[Rows]], None] | None" = None,
+        time_first: bool = False,
     ) -> "Talk[T]":
         """One transaction: whatever answers nothing is sent along with what comes next.
 
         The lock comes first, so each statement after it sees all that earlier holders have committed. The time is
         read under the lock, and in a round trip of its own where the first statement holds it (`time_first`).
+        `check` looks at the first answers.
         """
         now_ms = 0
-        pending = self._opening(lock)
+        pending = list(opening)
         if time_first:
             now_ms = self._now_ms((yield pending)[-1][0][0])
             pending = []
@@ -211,11 +285,14 @@ class PostgresStore:
                 found = yield pending
                 if rows is None and not time_first:
                     now_ms = self._now_ms(found[-2][0][0])
+                if check is not None:
+                    check(found)
+                    check = None
                 rows, pending = found[-1], []
                 statement = steps.send(rows)
         except StopIteration as end:
             # what only looked has nothing to be kept, and waits for no disk
-            yield [*pending, COMMIT if wrote else ROLLBACK]
+            yield [*pending, ending if wrote or ending is not COMMIT else ROLLBACK]
             result: T = end.value
             return result
 
@@ -225,9 +302,13 @@ class PostgresStore:
             ("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE", ()),
             (f"SET LOCAL lock_timeout = {self._timeout_ms}", ()),
             (f"SET LOCAL idle_in_transaction_session_timeout = {self._timeout_ms}", ()),
-            *([] if lock is None else [(f"SELECT pg_advisory_xact_lock({lock})", ())]),
+            *([] if lock is None else [_locking(lock)]),
             CLOCK,
         ]
+
+
+def _locking(lock: int) -> "Query":
+    return f"SELECT pg_advisory_xact_lock({lock})", ()
 
 
 def _lock_of(key: SessionKey) -> int:
@@ -252,7 +333,8 @@ def _queries(statement: Statement) -> "list[Query]":
 
 
 def _answers(statement: Statement) -> bool:
-    return statement.sql.startswith("SELECT") or " RETURNING " in statement.sql
+    text = statement.sql
+    return (text.startswith("SELECT") and text != DIALECT.tell) or " RETURNING " in text
 
 
 @lru_cache(maxsize=256)

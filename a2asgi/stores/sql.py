@@ -9,6 +9,7 @@ import json
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from a2asgi.listening import hint
 from a2asgi.ports import Answer, Decide, SessionInfo, SessionKey, Wakes
 from a2asgi.stores.dialect import Dialect, Now, Rows, Statement, Steps
 from a2core import (
@@ -42,14 +43,20 @@ _WORK_OF = f"SELECT {_LOG}, {_WORK} FROM a2_work w JOIN a2_log l ON l.session = 
 _TIMER = "id, due_at_ms, delay_ms, drafts, rule"
 
 
-def transact(dialect: Dialect, key: SessionKey, needs: Needs, decide: Decide[Answer], now: Now) -> Steps[Answer]:
-    """Load, decide, write. Nothing is written before `decide` has returned."""
+def transact(
+    dialect: Dialect, key: SessionKey, needs: Needs, decide: Decide[Answer], now: Now, *, sender: str = ""
+) -> Steps[Answer]:
+    """Load, decide, write. Nothing is written before `decide` has returned.
+
+    A `sender` tells of it: whoever watches the session what was appended, and all of what is due at once.
+    """
     found = yield Statement(
-        f"SELECT id, last_seq, wake_at_ms FROM a2_sessions WHERE contract = ? AND session_id = ?{dialect.hold}",
+        "SELECT id, last_seq, wake_at_ms, watched_until_ms FROM a2_sessions"
+        f" WHERE contract = ? AND session_id = ?{dialect.hold}",
         (key.contract, key.session_id),
     )
     now_ms = now()
-    session, last_seq, wake_at_ms = found[0] if found else (None, 0, None)
+    session, last_seq, wake_at_ms, watched_until_ms = found[0] if found else (None, 0, None, None)
     if session is None:
         snapshot = Snapshot()
     else:
@@ -68,7 +75,19 @@ def transact(dialect: Dialect, key: SessionKey, needs: Needs, decide: Decide[Ans
                 (last_seq + len(plan.entries), wake, session),
             )
         yield from _write(session, snapshot, plan)
+        is_due = plan.wake is not None and plan.wake.at_ms is not None and plan.wake.at_ms <= now_ms
+        if sender and (is_due or (plan.entries and (watched_until_ms or 0) > now_ms)):
+            yield Statement(dialect.tell, (hint(sender, key, is_due=is_due),))
     return plan.answer
+
+
+def watch(key: SessionKey, until_ms: int) -> Steps[bool]:
+    """Have appends to a session told until then; whether there is such a session."""
+    rows = yield Statement(
+        "UPDATE a2_sessions SET watched_until_ms = ? WHERE contract = ? AND session_id = ? RETURNING id",
+        (until_ms, key.contract, key.session_id),
+    )
+    return bool(rows)
 
 
 def read(key: SessionKey, after_seq: int, limit: int) -> Steps[list[Entry]]:

@@ -4,7 +4,7 @@ import re
 from contextlib import AbstractContextManager
 from types import TracebackType
 
-from a2asgi.postgres_driver import Query, Server, Talk
+from a2asgi.postgres.pools import Query, Server, Talk
 from a2asgi.stores.postgres import PostgresStore
 from a2asgi.testing.store_bench import StoreClock
 

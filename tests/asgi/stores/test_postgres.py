@@ -316,13 +316,13 @@ async def test_a_schema_of_the_future_breaks_the_store(url: str) -> None:
     with operator(url) as console:
         console.execute("UPDATE a2_meta SET value = '99' WHERE key = 'schema'")
     store = PostgresStore(url)
-    expected = "the store has schema 99, this version of a2 knows up to 1: upgrade a2"
+    expected = "the store has schema 99, this version of a2 knows up to 2: upgrade a2"
     assert expected == await failing_with(StoreBroken, store.open())
     assert expected == await failing_with(StoreBroken, append(store, "e2"))
     with pytest.raises(StoreBroken, match=expected):
         store.transact_blocking(KEY, Needs(), appending_as("e2"))
     with operator(url) as console:
-        console.execute("UPDATE a2_meta SET value = '1' WHERE key = 'schema'")
+        console.execute("UPDATE a2_meta SET value = '2' WHERE key = 'schema'")
     assert 2 == store.transact_blocking(KEY, Needs(), appending_as("e2"))
     await store.close()
 

@@ -369,7 +369,7 @@ async def test_a_schema_of_the_future_breaks_the_store(path: Path) -> None:
         connection.execute("UPDATE a2_meta SET value = '99' WHERE key = 'schema'")
     store = SQLiteStore(path)
     text = await failing_with(StoreBroken, store.open())
-    assert "the store has schema 99, this version of a2 knows up to 1: upgrade a2" == text
+    assert "the store has schema 99, this version of a2 knows up to 2: upgrade a2" == text
     await store.close()
 
 

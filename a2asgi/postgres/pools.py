@@ -1,4 +1,4 @@
-"""The one room that knows psycopg: its connections, pooled for each event loop and for threads, its errors as ours.
+"""Pools: connections for each event loop and for threads, the talks that are held on them, and what goes wrong there.
 
 Whoever talks to the server is a generator (a Talk): it yields queries that are sent together and is sent their rows.
 On asyncio a Talk runs in a task of its own, elsewhere on a thread, so that to stop waiting for one tears neither it
@@ -19,11 +19,11 @@ import anyio
 import psycopg
 from anyio.lowlevel import current_token
 from psycopg.abc import PQGen
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
 
-from a2asgi.errors import ConfigurationError, StoreBroken, StoreUnavailable
-from a2asgi.sqlstates import is_gone, is_retryable
+from a2asgi.errors import StoreBroken, StoreUnavailable
+from a2asgi.postgres.sqlstates import is_gone, is_retryable
+from a2asgi.postgres.url import read_url
 from a2asgi.threads import Workers
 from a2asgi.turns import Turns
 
@@ -118,6 +118,10 @@ class Server:
         """The same on the calling thread, on a connection that it shares with nobody meanwhile."""
         return self._threads.run(talk)
 
+    def connect(self) -> psycopg.Connection[Any]:
+        """A connection of the caller's own, in which every statement is a transaction."""
+        return self._threads.connect()
+
     def close_blocking(self) -> None:
         """End the connections of threads; where nothing else was used, that is all."""
         self.closed = True
@@ -153,9 +157,8 @@ class Server:
         """How to connect."""
         return {"conninfo": self._conninfo, "autocommit": True, "prepare_threshold": None}
 
-    def text(self, connection: _Any, cursor: Any, queries: Sequence[Query]) -> str:
-        """The queries as one text, to be answered from now on."""
-        connection.deadline = time.monotonic() + self.timeout_s
+    def text(self, cursor: Any, queries: Sequence[Query]) -> str:
+        """The queries as one text."""
         try:
             return ";\n".join(cursor.mogrify(sql, params) if params else sql for sql, params in queries)
         except psycopg.Error as error:  # a value that no text of Postgres can hold
@@ -281,21 +284,14 @@ class _LoopPool(_Pool[_AsyncConnection]):
 
     async def _send(self, connection: _AsyncConnection, queries: Sequence[Query], *, reused: bool) -> list[Rows]:
         cursor = connection.cursor()
-        text = self.server.text(connection, cursor, queries)
+        connection.deadline = time.monotonic() + self.server.timeout_s
         try:
-            await cursor.execute(text)
-            found: list[Rows] = []
-            more: bool | None = True
-            while more:
-                if _has_rows(cursor):
-                    found.append(await cursor.fetchall())
-                more = cursor.nextset()
+            return await ask(cursor, self.server.text(cursor, queries))
         except psycopg.Error as error:
             raise self.server.failed(connection, error, reused=reused) from error
         except BaseException:
             connection.pgconn.finish()
             raise
-        return found
 
 
 class _ThreadPool(_Pool[_Connection]):
@@ -309,7 +305,7 @@ class _ThreadPool(_Pool[_Connection]):
     def _hold(self, conversation: Talk[T]) -> T:
         connection = self.take()
         reused = connection is not None
-        connection = connection or self._connect()
+        connection = connection or self.connect()
         try:
             queries = next(conversation)
             while True:
@@ -328,7 +324,7 @@ class _ThreadPool(_Pool[_Connection]):
                 self._send(connection, [("ROLLBACK", ())], reused=False)
         self.give_back(connection)
 
-    def _connect(self) -> _Connection:
+    def connect(self) -> _Connection:
         try:
             connection = _Connection.connect(**self.server.options, cursor_factory=psycopg.ClientCursor)
         except psycopg.Error as error:
@@ -338,7 +334,8 @@ class _ThreadPool(_Pool[_Connection]):
 
     def _send(self, connection: _Connection, queries: Sequence[Query], *, reused: bool) -> list[Rows]:
         cursor = connection.cursor()
-        text = self.server.text(connection, cursor, queries)
+        connection.deadline = time.monotonic() + self.server.timeout_s
+        text = self.server.text(cursor, queries)
         try:
             cursor.execute(text)
             found: list[Rows] = []
@@ -355,22 +352,16 @@ class _ThreadPool(_Pool[_Connection]):
         return found
 
 
-def read_url(url: str, timeout_ms: int) -> tuple[str, str]:
-    """Where the database is, to be shown, and how to connect to it, not to be shown. Raises ConfigurationError."""
-    try:
-        parts = conninfo_to_dict(url)
-    except psycopg.Error:
-        parts = {}
-    if not parts:  # the driver's words would repeat the URL, and with it the password
-        raise ConfigurationError(
-            "PostgresStore: expected a URL as postgresql://user:password@host:5432/database, got another text"
-        ) from None
-    shown = {name: parts.get(name) for name in ("user", "host", "port", "dbname")}
-    user = f"{shown['user']}@" if shown["user"] else ""
-    port = f":{shown['port']}" if shown["port"] else ""
-    where = f"postgresql://{user}{shown['host'] or ''}{port}/{shown['dbname'] or ''}"
-    settings: dict[str, Any] = {"connect_timeout": max(2, math.ceil(timeout_ms / 1_000)), "application_name": "a2"}
-    return where, make_conninfo(**(settings | parts | {"client_encoding": "UTF8"}))
+async def ask(cursor: psycopg.AsyncCursor[Any], text: str) -> list[Rows]:
+    """Send a text of queries, and return the rows of each that has any."""
+    await cursor.execute(text)
+    found: list[Rows] = []
+    more: bool | None = True
+    while more:
+        if _has_rows(cursor):
+            found.append(await cursor.fetchall())
+        more = cursor.nextset()
+    return found
 
 
 def _until(deadline: float, gen: PQGen[RV]) -> PQGen[RV]:
