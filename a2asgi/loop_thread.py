@@ -1,12 +1,13 @@
 """A thread with an event loop of its own, which runs coroutines for any other loop, and for threads without one."""
 
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from threading import Event, Lock, Thread
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import anyio
+from anyio.abc import TaskGroup
 
 from a2asgi.errors import StoreUnavailable
 from a2asgi.threads import Loop, Reply, raising, returning
@@ -49,6 +50,7 @@ class LoopThread(Generic[R]):
         self._running: set[_Answered] = set()
         self._ring: Callable[[], None] | None = None
         self._bell: anyio.Event
+        self._companion: Callable[[R], Coroutine[Any, Any, None]] | None = None
         self._stopped: Reply[None] | None = None
         self._ended: Exception | None = None
         Thread(target=self._work, name=name, daemon=True).start()
@@ -69,6 +71,13 @@ class LoopThread(Generic[R]):
         reply: _BlockingReply[T] = _BlockingReply()
         self._submit(job, reply)
         return reply.wait()
+
+    def accompany(self, companion: Callable[[R], Coroutine[Any, Any, None]]) -> None:
+        """Run this beside the jobs; it is cancelled after the last of them, and raises nothing else."""
+        with self._lock:
+            self._companion = companion
+            if self._ring is not None:
+                self._ring()
 
     def stop(self) -> Reply[None]:
         """Finish what was accepted, then close the resource, end the thread, and reply."""
@@ -110,18 +119,25 @@ class LoopThread(Generic[R]):
         self._bell = anyio.Event()
         with self._lock:
             self._ring = lambda: loop.call_soon(self._wake)
-        async with self._open_resource() as resource, anyio.create_task_group() as tasks:
-            while True:
-                self._bell = anyio.Event()
-                with self._lock:
-                    jobs, stopped = list(self._queue), self._stopped is not None
-                    self._queue.clear()
-                    self._running.update(reply for _, reply in jobs)
-                for job, reply in jobs:
-                    tasks.start_soon(self._run, resource, job, reply)
-                if stopped:
-                    return
-                await self._bell.wait()
+        async with self._open_resource() as resource, anyio.create_task_group() as companions:
+            async with anyio.create_task_group() as tasks:
+                while not self._stopped_after(resource, tasks, companions):
+                    await self._bell.wait()
+            companions.cancel_scope.cancel()
+
+    def _stopped_after(self, resource: R, tasks: TaskGroup, companions: TaskGroup) -> bool:
+        """Start what has come; whether that was all."""
+        self._bell = anyio.Event()
+        with self._lock:
+            jobs, stopped = list(self._queue), self._stopped is not None
+            self._queue.clear()
+            self._running.update(reply for _, reply in jobs)
+            companion, self._companion = self._companion, None
+        for job, reply in jobs:
+            tasks.start_soon(self._run, resource, job, reply)
+        if companion is not None:
+            companions.start_soon(companion, resource)
+        return stopped
 
     def _wake(self) -> None:
         self._bell.set()

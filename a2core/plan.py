@@ -102,3 +102,7 @@ class Plan(Generic[Answer_co]):
             or self.delivered
             or self.wake
         )
+
+    def is_due(self, now_ms: int) -> bool:
+        """Whether it makes the session due at once, so that who could look after it should hear of it."""
+        return self.wake is not None and self.wake.at_ms is not None and self.wake.at_ms <= now_ms

@@ -1,22 +1,32 @@
 """The Redis store: sessions on a Redis or Valkey server or cluster, through coredis."""
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import anyio
 
-from a2asgi.errors import ConfigurationError, StoreBroken
+from a2asgi.errors import ConfigurationError, StoreBroken, StoreUnavailable
+from a2asgi.listening import Ears
+from a2asgi.loop_thread import LoopThread
+from a2asgi.ports import Ear, SessionKey
 from a2asgi.signatures import shown_url
-from a2asgi.stores.redis_link import AnswerLost, Link, refusal
-from a2asgi.stores.redis_scripts import Script
+from a2asgi.stores.redis_link import AnswerLost, Data, Link, log, refusal
+from a2asgi.stores.redis_scripts import WATCH, Script
 from a2asgi.stores.redis_store import ScriptStore
 from a2asgi.times import Duration, duration_ms
 
 SCHEMES = ("redis://", "rediss://", "unix://")
 CLUSTER_SHARDS = 16
 DEFAULT_PORT = 6379
+IDLE_S = 5
+"""After so long without a hint the subscriber's connection is asked whether it still answers."""
+
+MIN_PAUSE_S = 0.25
+MAX_PAUSE_S = 30.0
+"""Shortest and longest pause before it subscribes again."""
+
 TIMEOUTS = ("stream_timeout", "connect_timeout", "pool_timeout")
 CODES = (
     ("AuthenticationFailureError", "WRONGPASS"),
@@ -65,11 +75,59 @@ class RedisStore(ScriptStore):
         self._url = url
         self._cluster = cluster
         self._timeout_s = duration_ms(timeout) / 1_000
+        self._is_listening = False
         default = CLUSTER_SHARDS if cluster else 1
         super().__init__(shown_url(url), self._connect, prefix=prefix, shards=shards, default=default)
 
     def __repr__(self) -> str:
         return f"RedisStore({shown_url(self._url)!r}, prefix={self._prefix!r})"
+
+    @property
+    def hears(self) -> bool:
+        """As PushingStore.hears."""
+        return self._ears.hears
+
+    @contextmanager
+    def listening(self, ear: Ear) -> Iterator[None]:
+        """As PushingStore.listening, by SUBSCRIBE: one connection more, from the first ear on until `close`."""
+        with self._ears.listening(ear):
+            with self._lock:
+                if self._thread is not None and not self._is_listening:
+                    self._is_listening = True
+                    self._thread.accompany(self._listen)
+            yield
+
+    async def watch(self, key: SessionKey, for_ms: int) -> bool:
+        """As PushingStore.watch."""
+
+        async def job(data: Data) -> bool:
+            arguments = [data.offset_ms, for_ms]
+            [found] = await data.ask(WATCH, data.layout.shard_of(key), data.layout.names(key, "meta"), arguments)
+            return bool(found == "1")
+
+        return await self._run(job)
+
+    def _new_thread(self) -> LoopThread[Link]:
+        thread = super()._new_thread()
+        self._is_listening = bool(self._ears)
+        if self._is_listening:
+            thread.accompany(self._listen)
+        return thread
+
+    async def _listen(self, link: Link) -> None:
+        """Hear of what others write, on the store's thread, and subscribe again after each failure."""
+        pause_s = 0.0
+        while isinstance(link, _Client):
+            try:
+                data = await self._data(link)
+                await link.hear(data.layout.channel, self._ears)
+            except (StoreUnavailable, StoreBroken) as error:
+                pause_s = MIN_PAUSE_S if self._ears.hears else min(max(2 * pause_s, MIN_PAUSE_S), MAX_PAUSE_S)
+                if pause_s == MIN_PAUSE_S:  # told once, not again and again
+                    log.warning("cannot hear what others write, and looks for it instead: %s", error)
+            finally:
+                self._ears.turn(hears=False)
+            await anyio.sleep(pause_s)
 
     @asynccontextmanager
     async def _connect(self) -> AsyncIterator[Link]:
@@ -99,6 +157,7 @@ class _Client:
     """A client of coredis, which keeps connections, and connects again where one is lost."""
 
     def __init__(self, coredis: Any, client: Any, where: str) -> None:
+        self._coredis = coredis
         self._errors = coredis.exceptions
         self._client = client
         self._where = where
@@ -124,6 +183,21 @@ class _Client:
         except errors.RedisError as error:
             raise refusal(self._where, f"{self._code(error)}{error}") from error
         return _text(answer)
+
+    async def hear(self, channel: str, ears: Ears) -> None:
+        """Pass on what comes on a channel, until the connection is lost: then it raises AnswerLost."""
+        errors = self._errors
+        retry = self._coredis.retry.NoRetryPolicy()
+        try:
+            async with self._client.pubsub(
+                channels=[channel], ignore_subscribe_messages=True, retry_policy=retry, max_idle_seconds=IDLE_S
+            ) as messages:
+                ears.turn(hears=True)
+                async for message in messages:
+                    ears.hear(_text(message["data"]))
+        except* (errors.RedisError, OSError, anyio.ClosedResourceError, anyio.BrokenResourceError) as group:
+            raise AnswerLost(f"{self._where}: {group.exceptions[0]}") from group
+        raise AnswerLost(f"{self._where}: the subscription has ended")
 
     def _code(self, error: Exception) -> str:
         """The server's code for an error, where coredis takes it out of the text."""

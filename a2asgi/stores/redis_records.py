@@ -42,6 +42,11 @@ class Layout:
     prefix: str
     shards: int
 
+    @property
+    def channel(self) -> str:
+        """Where it is told what was written."""
+        return f"{self.prefix}:told"
+
     def shard_of(self, key: SessionKey) -> int:
         """The shard of a session."""
         return crc32(member_of(key).encode("utf-8", "surrogatepass")) % self.shards

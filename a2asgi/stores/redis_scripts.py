@@ -161,7 +161,8 @@ local function replaced(key, name, derive)
   if row then derive('ZREM', name, row) end
 end
 
-local tokens = redis.call('HGET', KEYS[2], 't') or ''
+local known = redis.call('HMGET', KEYS[2], 't', 'w')
+local tokens, watched_until = known[1] or '', tonumber(known[2] or 0)
 if string.find(tokens, ARGV[3], 1, true) then return {{'ok'}} end
 if string.sub(tokens, 1, {TOKEN_CHARS}) ~= ARGV[2] then return {{'conflict'}} end
 redis.call('HSET', KEYS[2], 't', string.sub(ARGV[3] .. tokens, 1, {TOKEN_CHARS * KNOWN_TOKENS}))
@@ -174,8 +175,10 @@ WRITE = Script(f"""
 {_MARKED}{_NAMES}
 local function whole(number) return string.format('%.0f', number) end
 {_WRITTEN}
+local appended = false
 times(function()
   local seq, id, row = take(), take(), take()
+  appended = true
   redis.call('ZADD', KEYS[3], seq, row)
   redis.call('HSET', KEYS[4], id, seq)
   redis.call('HSET', KEYS[2], 'n', seq)
@@ -232,10 +235,24 @@ for lane in pairs(touched) do
     redis.call('ZREM', KEYS[7], lane)
   end
 end
+local channel, hint, is_due, now = take(), take(), take(), take()
+if is_due == '1' or (appended and watched_until > tonumber(now)) then
+  redis.pcall('PUBLISH', channel, hint)
+end
 return {{'ok'}}
 """)
 """Arguments: mark, the token that was loaded, the token of this write, the session's name in its shard, then each part
-of the plan: how many, and their rows. Answers ok, also where this write is already there; or conflict."""
+of the plan: how many, and their rows; then a channel and what is told there: to all if the session is due, and else
+to who watches it. A user who may not publish writes all the same. Answers ok, also where this write is already there;
+or conflict."""
+
+WATCH = Script(f"""
+{_MARKED}{_NOW}
+if redis.call('HEXISTS', KEYS[2], 't') == 0 then return {{'ok', '0'}} end
+redis.call('HSET', KEYS[2], 'w', whole(now + ARGV[3]))
+return {{'ok', '1'}}
+""")
+"""Keys: mark, meta. Arguments: mark, offset_ms, for_ms. Answers whether there is the session, which is watched now."""
 
 READ = Script(f"""
 {_MARKED}

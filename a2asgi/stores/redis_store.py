@@ -11,6 +11,7 @@ from typing import TypeVar
 import anyio
 
 from a2asgi.errors import ConfigurationError, StoreUnavailable
+from a2asgi.listening import Ears, hint
 from a2asgi.loop_thread import LoopThread
 from a2asgi.ports import Answer, Decide, SessionInfo, SessionKey, Wakes
 from a2asgi.stores import redis_indexes as indexes
@@ -49,6 +50,7 @@ class ScriptStore:
         self._last_home: Home | None = None
         self._turns: dict[SessionKey, anyio.Lock] = {}
         self._waiting: Counter[SessionKey] = Counter()
+        self._ears = Ears()
 
     async def open(self) -> None:
         """As Store.open. Raises StoreBroken for data of another layout, or of a later version."""
@@ -119,8 +121,11 @@ class ScriptStore:
             if not self._is_open:
                 raise StoreUnavailable(f"{self!r} is not open: await store.open() first, or use it through A2")
             if self._thread is None or self._thread.has_ended:
-                self._thread = LoopThread("a2-redis", self._open_link)
+                self._thread = self._new_thread()
             return self._thread
+
+    def _new_thread(self) -> LoopThread[Link]:
+        return LoopThread("a2-redis", self._open_link)
 
     # ── what follows runs on that thread ─────────────────────────────────────────────────
 
@@ -160,7 +165,10 @@ class ScriptStore:
                     if not plan.writes:
                         return plan.answer
                     token = token_hex(TOKEN_CHARS // 2)
-                    said = await data.ask(WRITE, shard, names, [seen, token, member, *records.plan_rows(plan)])
+                    is_due = plan.is_due(now_ms)
+                    told = hint(self._ears.sender, key, is_due=is_due)
+                    rows = [*records.plan_rows(plan), data.layout.channel, told, int(is_due), now_ms]
+                    said = await data.ask(WRITE, shard, names, [seen, token, member, *rows])
                     if said != ["conflict"]:
                         return plan.answer
                     await pause(started)

@@ -75,7 +75,7 @@ def transact(
                 (last_seq + len(plan.entries), wake, session),
             )
         yield from _write(session, snapshot, plan)
-        is_due = plan.wake is not None and plan.wake.at_ms is not None and plan.wake.at_ms <= now_ms
+        is_due = plan.is_due(now_ms)
         if sender and (is_due or (plan.entries and (watched_until_ms or 0) > now_ms)):
             yield Statement(dialect.tell, (hint(sender, key, is_due=is_due),))
     return plan.answer
