@@ -14,6 +14,8 @@ from a2asgi.postgres.pools import Server, T, Talk, ask
 SAVEPOINT = "SAVEPOINT a2"
 RELEASE = "RELEASE a2"
 UNDO = f"ROLLBACK TO a2; {RELEASE}"
+KEEP_LIMIT = "SELECT set_config('a2.lock_timeout', current_setting('lock_timeout'), true)"
+RESTORE_LIMIT = "SELECT set_config('lock_timeout', current_setting('a2.lock_timeout'), true)"
 
 
 async def begin(connection: Any) -> None:
@@ -37,17 +39,20 @@ def check_joins(connection: Any) -> None:
 async def hold(server: Server, connection: psycopg.AsyncConnection[Any], talk: Talk[T]) -> T:
     """Hold a talk on the caller's connection. What goes wrong undoes the talk, and leaves the transaction open.
 
-    Raises StoreUnavailable, StoreBroken, and ConfigurationError where the tables are not those of the store.
+    A statement under way is not cancelled, since psycopg would close the connection; for a lock it waits no longer
+    than the store's timeout. Raises StoreUnavailable, StoreBroken, and ConfigurationError for another database.
     """
     try:
         async with psycopg.AsyncClientCursor(connection, row_factory=tuple_row) as cursor:
             try:
-                return await _answer_of(server, cursor, talk)
+                with anyio.CancelScope(shield=True):
+                    answer = await _answer_of(server, cursor, talk)
             except BaseException:
                 with anyio.CancelScope(shield=True), suppress(psycopg.errors.InvalidSavepointSpecification):
                     if connection.info.transaction_status in {TransactionStatus.INTRANS, TransactionStatus.INERROR}:
                         await cursor.execute(UNDO)
                 raise
+            return answer
     except psycopg.errors.UndefinedTable as error:
         raise ConfigurationError(f"connection=: expected one to {server.where}, got one without its tables") from error
     except psycopg.errors.UniqueViolation as error:

@@ -115,18 +115,26 @@ class PostgresStore:
         Until that transaction ends, others who write the session wait. Run it again after StoreUnavailable: under
         `repeatable read` or `serializable`, another transaction may have written the session first.
         """
-        from a2asgi.postgres.joining import RELEASE, SAVEPOINT, check_joins, hold  # noqa: PLC0415 - as above
+        from a2asgi.postgres import joining  # noqa: PLC0415 - as above
 
-        check_joins(connection)
+        joining.check_joins(connection)
         server = await self._ready()
-        opening: list[Query] = [(SAVEPOINT, ()), (ID_OF_DATABASE, ()), _locking(_lock_of(key)), CLOCK]
+        opening: list[Query] = [
+            (joining.SAVEPOINT, ()),
+            (ID_OF_DATABASE, ()),
+            (joining.KEEP_LIMIT, ()),
+            (f"SET LOCAL lock_timeout = {self._timeout_ms}", ()),
+            _locking(_lock_of(key)),
+            CLOCK,
+        ]
+        ending: list[Query] = [(joining.RESTORE_LIMIT, ()), (joining.RELEASE, ())]
 
         def check(found: "Sequence[Rows]") -> None:
             if [[self._id]] != [list(row) for row in found[0]]:
                 raise ConfigurationError(f"connection=: expected one to {server.where}, got one to another database")
 
-        talk = self._talk(self._deciding(key, needs, decide), opening, (RELEASE, ()), check=check)
-        return await hold(server, connection, talk)
+        talk = self._talk(self._deciding(key, needs, decide), opening, ending, check=check)
+        return await joining.hold(server, connection, talk)
 
     @property
     def hears(self) -> bool:
@@ -255,7 +263,7 @@ class PostgresStore:
         self,
         operation: Callable[[Now], Steps[T]],
         opening: "list[Query]",
-        ending: "Query" = COMMIT,
+        ending: "list[Query] | None" = None,
         *,
         check: "Callable[[Sequence[Rows]], None] | None" = None,
         time_first: bool = False,
@@ -264,7 +272,7 @@ class PostgresStore:
 
         The lock comes first, so each statement after it sees all that earlier holders have committed. The time is
         read under the lock, and in a round trip of its own where the first statement holds it (`time_first`).
-        `check` looks at the first answers.
+        `check` looks at the first answers, `ending` ends a part of somebody else's transaction.
         """
         now_ms = 0
         pending = list(opening)
@@ -292,7 +300,7 @@ class PostgresStore:
                 statement = steps.send(rows)
         except StopIteration as end:
             # what only looked has nothing to be kept, and waits for no disk
-            yield [*pending, ending if wrote or ending is not COMMIT else ROLLBACK]
+            yield [*pending, *(ending or [COMMIT if wrote else ROLLBACK])]
             result: T = end.value
             return result
 

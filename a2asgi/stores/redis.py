@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
 import anyio
@@ -116,11 +116,12 @@ class RedisStore(ScriptStore):
 
     async def _listen(self, link: Link) -> None:
         """Hear of what others write, on the store's thread, and subscribe again after each failure."""
+        client = cast("_Client", link)
         pause_s = 0.0
-        while isinstance(link, _Client):
+        while True:
             try:
                 data = await self._data(link)
-                await link.hear(data.layout.channel, self._ears)
+                await client.hear(data.layout.channel, self._ears)
             except (StoreUnavailable, StoreBroken) as error:
                 pause_s = MIN_PAUSE_S if self._ears.hears else min(max(2 * pause_s, MIN_PAUSE_S), MAX_PAUSE_S)
                 if pause_s == MIN_PAUSE_S:  # told once, not again and again

@@ -112,6 +112,9 @@ class _Between:
         self._store = store
         self._link = link
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._link, name)
+
     async def run(self, script: Script, keys: Sequence[str], arguments: Sequence[str | int]) -> Any:
         self._store.before(script)
         answer = await self._link.run(script, keys, arguments)
