@@ -38,13 +38,11 @@ class Ears:
 
     def hear(self, hint: str) -> None:
         """Pass a hint on, unless it is one of our own, or somebody else's who sends on the same channel."""
-        try:
-            sender, contract, session_id, is_due = json.loads(hint)
-            key = SessionKey(str(contract), str(session_id))
-        except (ValueError, TypeError):
-            return
-        if sender != self.sender:
-            self._tell(key, is_due=bool(is_due))
+        match _parsed(hint):
+            case [str(sender), str(contract), str(session_id), int(is_due)] if sender != self.sender:
+                self._tell(SessionKey(contract, session_id), is_due=bool(is_due))
+            case _:
+                pass
 
     def turn(self, *, hears: bool) -> None:
         """From now on hints are heard, or none are: either way some may have been missed."""
@@ -67,3 +65,10 @@ def hint(sender: str, key: SessionKey, *, is_due: bool) -> str:
 def echo(sender: str) -> str:
     """What a listener sends itself, to know whether it hears."""
     return json.dumps([sender])
+
+
+def _parsed(hint: str) -> object:
+    try:
+        return json.loads(hint)
+    except (ValueError, RecursionError):
+        return None

@@ -2,7 +2,8 @@
 
 from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager
+from itertools import takewhile
 
 import anyio
 
@@ -34,7 +35,8 @@ class News:
         self._store = store
         self._pushing = store if isinstance(store, PushingStore) else None
         self._channels: dict[SessionKey, _Channel] = {}
-        self._listening = ExitStack()
+        self._listening: AbstractContextManager[None] | None = None
+        self._watched_until: dict[SessionKey, float] = {}  # the one that ends first is the first
 
     def tell(self, key: SessionKey) -> None:
         """Something was appended to this session."""
@@ -43,15 +45,26 @@ class News:
 
     def hear(self, key: SessionKey | None, _is_due: bool) -> None:  # noqa: FBT001 - the form of an ear
         """Something was appended elsewhere; called on any thread."""
-        channels = tuple(self._channels.values()) if key is None else (self._channels.get(key),)
-        for channel in channels:
+        if key is None:  # whatever was watched may be forgotten
+            self._watched_until = {}
+        for channel in tuple(self._channels.values()) if key is None else (self._channels.get(key),):
             if channel is not None:
-                channel.hear(is_sure=key is not None)
+                channel.hear()
 
-    async def watch(self, key: SessionKey) -> bool:
-        """Have the store tell what others append to this session; whether it does."""
-        pushing = self._pushing
-        return pushing is not None and pushing.hears and await pushing.watch(key, WATCH_MS)
+    async def watch(self, key: SessionKey) -> float | None:
+        """For how many seconds others' appends to it are told: 0 if only from now on, None if they are not."""
+        pushing, now = self._pushing, anyio.current_time()
+        if pushing is None or not pushing.hears:
+            return None
+        if (left_s := self._watched_until.get(key, now) - now) > 0:
+            return left_s
+        watched = self._watched_until
+        if not await pushing.watch(key, WATCH_MS):
+            return None
+        for other in [*takewhile(lambda other: watched[other] <= now, watched)]:
+            del watched[other]
+        watched[key] = now + WATCH_MS / 2_000
+        return 0.0
 
     def stream(self, key: SessionKey, after_seq: int) -> "EntryStream":
         """The session's entries after a seq: what is in the log, then each as it is appended."""
@@ -65,8 +78,9 @@ class News:
         """What comes after the end of the log, at `after_seq`; None where too much has come since for it to be kept."""
         channel = self._channels.get(key)
         if channel is None:
-            if self._pushing is not None and not self._channels:
-                self._listening.enter_context(self._pushing.listening(self.hear))
+            if self._pushing is not None and self._listening is None:
+                self._listening = self._pushing.listening(self.hear)
+                self._listening.__enter__()  # for good: what is told between two waits must be heard too
             channel = self._channels[key] = _Channel(self, key, after_seq)
         channel.readers += 1
         try:
@@ -75,8 +89,6 @@ class News:
             channel.readers -= 1
             if not channel.readers:
                 del self._channels[key]
-                if not self._channels:
-                    self._listening.close()
 
 
 class EntryStream(AsyncIterator[Entry]):
@@ -121,23 +133,16 @@ class _Channel:
         self._bell = anyio.Event()
         self._has_looker = False
         self._pause_s = ACTIVE_S
-        self._watched_until = 0.0
         self._loop = Loop()
-
-    def hear(self, *, is_sure: bool) -> None:
-        """The same, called on any thread; not `is_sure` where whatever was told meanwhile may be lost."""
-
-        def hear() -> None:
-            if not is_sure:
-                self._watched_until = 0.0
-            self.tell()
-
-        self._loop.call_soon(hear)
 
     def tell(self) -> None:
         """There is something to look for now."""
         self._told += 1
         self._ring()
+
+    def hear(self) -> None:
+        """The same, called on any thread."""
+        self._loop.call_soon(self.tell)
 
     async def wait(self, after_seq: int) -> list[Entry] | None:
         """What comes after `after_seq`; None for a reader that is too far behind for what is kept."""
@@ -165,20 +170,13 @@ class _Channel:
             self._last = entry.seq
         if found:
             self._pause_s = ACTIVE_S
-        elif told == self._told and (pause_s := await self._pause()) and told == self._told:
-            with anyio.move_on_after(pause_s):
-                await self._bell.wait()
+        elif told == self._told:
+            told_s = await self._news.watch(self._key)
+            pause_s = self._pause_s if told_s is None else min(told_s, SAFETY_S)
+            if pause_s and told == self._told:
+                with anyio.move_on_after(pause_s):
+                    await self._bell.wait()
             self._pause_s = ACTIVE_S if told != self._told else min(2 * self._pause_s, QUIET_S)
-
-    async def _pause(self) -> float:
-        """How long to wait for news; not at all where the session is watched only from now on."""
-        left_s = self._watched_until - anyio.current_time()
-        if left_s > 0:
-            return min(left_s, SAFETY_S)
-        if not await self._news.watch(self._key):
-            return self._pause_s
-        self._watched_until = anyio.current_time() + WATCH_MS / 2_000
-        return 0.0
 
     def _ring(self) -> None:
         self._bell.set()

@@ -286,7 +286,7 @@ class PostgresStore:
             while True:
                 answers = _answers(statement)
                 pending += _queries(statement)
-                wrote = wrote or not statement.sql.startswith("SELECT")
+                wrote = wrote or not (answers and statement.sql.startswith("SELECT"))
                 if not answers:
                     statement = steps.send(())
                     continue

@@ -1,15 +1,18 @@
 """Live reads: history and then news, without a gap or a repeat, for any number of readers, slow ones too."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from anyio import sleep
 from anyio.lowlevel import checkpoint
 
-from a2asgi import A2, MemoryStore, SessionKey, SQLiteStore, StoreUnavailable
+from a2asgi import A2, MemoryStore, SessionKey, SQLiteStore, StoreUnavailable, live
 from a2asgi.live import KEPT, News
+from a2asgi.ports import Ear
 from a2core import Entry, Needs, Plan, Snapshot
 
 KEY = SessionKey("chat", "s")
@@ -205,3 +208,104 @@ async def test_a_stream_starts_where_it_is_told() -> None:
         assert "c" == (await anext(chat.session("s").stream(after=2))).payload
         with pytest.raises(ValueError, match="after >= 0"):
             chat.session("s").stream(after=-1)
+
+
+class Pushing(Watched):
+    """A store that tells what others append, while it hears; it notes how long it is asked to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hears = True
+        self.ears: list[Ear] = []
+        self.watches: list[int] = []
+
+    @contextmanager
+    def listening(self, ear: Ear) -> Iterator[None]:
+        self.ears.append(ear)
+        yield
+        self.ears.remove(ear)
+
+    async def watch(self, key: SessionKey, for_ms: int) -> bool:
+        await checkpoint()
+        self.watches.append(for_ms)
+        return bool(await super().read(key, 0, 1))
+
+    def tell(self, key: SessionKey | None) -> None:
+        for ear in self.ears:
+            ear(key, False)  # noqa: FBT003 - the form of an ear
+
+
+async def looks(store: Watched, for_s: float) -> int:
+    """How many looks there are in a while."""
+    before = store.reads
+    await sleep(for_s)
+    return store.reads - before
+
+
+async def test_a_session_is_looked_at_seldom_while_others_appends_are_told() -> None:
+    store = Pushing()
+    news = News(store)
+    append(store)
+    heard: list[int] = []
+
+    async def listen() -> None:
+        heard.extend(await take(news, 4))
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(listen)
+            await sleep(0.1)
+            assert ([60_000], 0) == (store.watches, await looks(store, 0.5))
+            append(store)
+            store.tell(SessionKey("chat", "another"))
+            assert 0 == await looks(store, 0.1)
+            store.tell(KEY)
+            await sleep(0.1)
+            append(store)
+            store.hears = False  # from now on it is looked for
+            store.tell(None)
+            await sleep(0.1)
+            append(store)
+    assert ([1, 2, 3, 4], [60_000], 1) == (heard, store.watches, len(store.ears))
+
+
+async def test_a_session_is_watched_anew_and_looked_at_for_safety(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hint may be lost, and so may a mark: neither costs more than the time for which they are trusted."""
+    for name, value, at_least in (("WATCH_MS", 100, 3), ("SAFETY_S", 0.05, 1)):
+        monkeypatch.setattr(live, name, value)
+        store = Pushing()
+        news = News(store)
+        append(store)
+        with anyio.fail_after(5):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(take, news, 2)
+                assert 3 <= await looks(store, 0.5)
+                append(store)
+        assert at_least <= len(store.watches)
+
+
+async def test_a_session_that_is_not_there_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "SAFETY_S", 60)
+    store = Pushing()
+    news = News(store)
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(take, news, 1)
+            assert 1 <= await looks(store, 0.5)
+            append(store)
+
+
+async def test_an_append_as_a_session_comes_to_be_watched_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that came before the mark is told to nobody: it is found by a look that comes after."""
+    monkeypatch.setattr(live, "SAFETY_S", 60)
+
+    class Late(Pushing):
+        async def watch(self, key: SessionKey, for_ms: int) -> bool:
+            if not self.watches:
+                append(self)
+            return await super().watch(key, for_ms)
+
+    store = Late()
+    append(store)
+    with anyio.fail_after(5):
+        assert [1, 2] == await take(News(store), 2)

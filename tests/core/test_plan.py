@@ -62,6 +62,21 @@ def test_each_part_of_a_plan_is_a_write(plan: Plan[None]) -> None:
     assert plan.writes
 
 
+@pytest.mark.parametrize(
+    ("wake", "is_due"),
+    [
+        (None, False),
+        (WakeAt(None), False),
+        (WakeAt(10), True),
+        (WakeBy(9), True),
+        (WakeAt(11), False),
+        (WakeBy(11), False),
+    ],
+)
+def test_a_plan_tells_whether_the_session_is_due_at_once(wake: Wake | None, *, is_due: bool) -> None:
+    assert is_due is Plan(None, wake=wake).is_due(10)
+
+
 def test_an_answer_alone_is_no_write() -> None:
     """A plan that only answers leaves the transaction without a write."""
     assert not Plan("answer").writes

@@ -140,7 +140,7 @@ def losing(nth: int, which: Script) -> Callable[[Script], None]:
     return lose
 
 
-async def everything(store: Store, key: SessionKey) -> None:
+async def everything(store: RedisStore, key: SessionKey) -> None:
     """Use every operation of a store on a session, and leave nothing of it."""
     await append(store, "gone", key)
     [_, second, third] = await store.transact(key, Needs(), appending("a", "a", "b"))
@@ -155,6 +155,7 @@ async def everything(store: Store, key: SessionKey) -> None:
     assert [(key, dead)] == await store.dead_letters(key.contract)
     assert key in [info.key for info in await store.sessions()]
     assert 4 == len(await store.read(key, 0, 10))
+    assert await store.watch(key, 1)
     expires = dict.fromkeys((1, 2, 3, 4), now_ms - 1)
     ended: Plan[None] = Plan(None, settled=(1, 2, 3, 4), expires=expires, delivered=("t", "u", "v"))
     await store.transact(key, needs, lambda *_: ended)
@@ -201,6 +202,7 @@ async def test_no_script_touches_two_slots(prefix: str) -> None:
 async def test_nothing_is_left_of_sessions_that_were_purged_but_the_marks(server: RedisServer, prefix: str) -> None:
     async with Opened(RedisStore(server.url, prefix=prefix, shards=3)) as store:
         for number in range(20):
+            assert isinstance(store, RedisStore)
             await everything(store, SessionKey("shop", f"s-{number}"))
     client = server.client()
     assert [f"{{{prefix}:{shard}}}:mark" for shard in range(3)] == keys_of(client, prefix)
