@@ -11,7 +11,7 @@ from a2asgi.testing.store_bench import Bench, MakeStore, Opened, StoreClock
 
 Check: TypeAlias = Callable[[Bench], Awaitable[None]]
 
-TIMEOUT_S = 60
+TIMEOUT_S = 180
 """A check that takes longer hangs."""
 
 CHECKS: Mapping[str, Check] = {
