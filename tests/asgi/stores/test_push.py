@@ -1,8 +1,8 @@
 """Push: what another process writes is told at once by Postgres and Redis, and found all the same where it is not."""
 
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +12,17 @@ import psycopg
 import pytest
 from anyio.lowlevel import checkpoint
 
-from a2asgi import A2, EmbeddedScheduler, Event, PostgresStore, RedisStore, StoreUnavailable, live
+from a2asgi import (
+    A2,
+    EmbeddedScheduler,
+    Event,
+    PostgresStore,
+    RedisStore,
+    SQLiteStore,
+    StoreUnavailable,
+    UpstashStore,
+    live,
+)
 from a2asgi.live import KEPT, News
 from a2asgi.ports import PushingStore, SessionKey
 from a2asgi.postgres import listener
@@ -21,6 +31,7 @@ from a2asgi.testing.postgres_bench import PostgresBench
 from a2asgi.testing.store_bench import appending_as
 from a2core import Entry, Needs, Plan, WakeAt
 from tests.asgi.stores.proxies import pooler, wire
+from tests.asgi.stores.redis_bridge import TOKEN, Bridge
 from tests.asgi.stores.redis_server import RedisServer, needs_redis
 
 KEY = SessionKey("shop", "s-1")
@@ -35,10 +46,10 @@ def _no_safety(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass
 class Place:
-    """Where two processes have their stores, and somebody who may cut off those that listen."""
+    """Where two processes have their stores, and somebody who may cut off those that listen, if any do."""
 
     make: Callable[[], Any]
-    cut_off: Callable[[], int]
+    cut_off: Callable[[], int] = int
 
 
 @contextmanager
@@ -67,11 +78,30 @@ def on_redis(folder: Path) -> Iterator[Place]:
         yield Place(lambda: RedisStore(server.url), cut_off)
 
 
+@contextmanager
+def on_upstash(folder: Path) -> Iterator[Place]:
+    needs_redis()
+    with RedisServer(folder) as server, Bridge(server.port) as bridge:
+        yield Place(lambda: UpstashStore(bridge.url, TOKEN))
+
+
 @pytest.fixture(params=["postgres", "redis"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    made = on_redis(tmp_path) if request.param == "redis" else on_postgres(request.getfixturevalue("bench"))
+    made: AbstractContextManager[Place]
+    match request.param:
+        case "sqlite":
+            made = nullcontext(Place(lambda: SQLiteStore(tmp_path / "a2.db")))
+        case "postgres":
+            made = on_postgres(request.getfixturevalue("bench"))
+        case "redis":
+            made = on_redis(tmp_path)
+        case _:
+            made = on_upstash(tmp_path)
     with made as place:
         yield place
+
+
+on_every_store = pytest.mark.parametrize("place", ["sqlite", "postgres", "redis", "upstash"], indirect=True)
 
 
 @dataclass
@@ -156,17 +186,17 @@ class Counted:
 
     def __init__(self, store: Any) -> None:
         self.looks = 0
-        self.after: Callable[[], object] = lambda: None
+        self.before: Callable[[], Awaitable[None]] = checkpoint
+        self.after: Callable[[], Awaitable[None]] = checkpoint
         self._read = store.read
         store.read = self.read
         self.news = News(store)
 
     async def read(self, key: SessionKey, after_seq: int, limit: int) -> list[Entry]:
-        found: list[Entry] = await self._read(key, after_seq, limit)
         self.looks += 1
-        result = self.after()
-        if result is not None:
-            await result  # type: ignore[misc]
+        await self.before()
+        found: list[Entry] = await self._read(key, after_seq, limit)
+        await self.after()
         return found
 
 
@@ -197,12 +227,13 @@ async def test_a_reader_looks_only_when_it_is_told(pair: Pair) -> None:
     assert ["e1", "e2", "e3"] == heard
 
 
-@pytest.mark.parametrize("look", range(1, 9))
-async def test_an_append_between_any_two_looks_is_neither_lost_nor_doubled(pair: Pair, look: int) -> None:
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("look", range(1, 7))
+@on_every_store
+async def test_an_append_at_any_look_is_neither_lost_nor_doubled(pair: Pair, look: int, moment: str) -> None:
     """From history to live, and while the session comes to be watched, by whichever process."""
     await append(pair.there, "e1")
     counted = Counted(pair.here)
-
     appended = anyio.Event()
 
     async def another() -> None:
@@ -210,13 +241,17 @@ async def test_an_append_between_any_two_looks_is_neither_lost_nor_doubled(pair:
             appended.set()
             await append(pair.there, "e2")
 
+    async def at_that_look() -> None:
+        if counted.looks == look:
+            await another()
+
     async def at_last() -> None:
         """It may look less often than that, as soon as it is told."""
         with anyio.move_on_after(1):
             await appended.wait()
         await another()
 
-    counted.after = lambda: another() if counted.looks == look else None
+    setattr(counted, moment, at_that_look)
     with anyio.fail_after(PATIENCE_S):
         stream = counted.news.stream(KEY, 0)
         async with anyio.create_task_group() as tasks:
@@ -226,13 +261,15 @@ async def test_an_append_between_any_two_looks_is_neither_lost_nor_doubled(pair:
         assert 3 == (await anext(stream)).seq
 
 
+@on_every_store
 async def test_a_session_that_is_not_there_yet_is_looked_for(pair: Pair) -> None:
     stream = News(pair.here).stream(KEY, 0)
     with anyio.fail_after(PATIENCE_S):
         async with anyio.create_task_group() as tasks:
 
             async def begin() -> None:
-                await until(lambda: pair.here.hears)
+                if isinstance(pair.here, PushingStore):
+                    await until(lambda: pair.here.hears)
                 for number in range(3):
                     await append(pair.there, f"e{number}")
 
@@ -240,7 +277,8 @@ async def test_a_session_that_is_not_there_yet_is_looked_for(pair: Pair) -> None
             assert [1, 2, 3] == [(await anext(stream)).seq for _ in range(3)]
 
 
-async def test_a_slow_reader_of_a_store_that_pushes_reads_the_log(pair: Pair) -> None:
+@on_every_store
+async def test_a_slow_reader_reads_the_log(pair: Pair) -> None:
     await append(pair.there, "e1")
     slow = News(pair.here).stream(KEY, 0)
     assert 1 == (await anext(slow)).seq
