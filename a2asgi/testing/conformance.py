@@ -34,11 +34,13 @@ ALL: Mapping[str, Check] = {**CHECKS, **DURABLE_CHECKS}
 def main(arguments: Sequence[str] | None = None) -> int:
     """Check one of the stores on each event loop, print a line for each check, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m a2asgi.testing.conformance", description="Check a store.")
-    parser.add_argument("--store", choices=("memory", "sqlite", "postgres"), required=True)
+    parser.add_argument("--store", choices=("memory", "sqlite", "postgres", "redis"), required=True)
     parser.add_argument(
         "--path", type=Path, metavar="FILE", help="make the SQLite files beside this one, and remove them afterwards"
     )
-    parser.add_argument("--url", metavar="URL", help="the Postgres database, in which schemas are made and dropped")
+    parser.add_argument(
+        "--url", metavar="URL", help="the Postgres database, or the Redis server: what is made there is removed"
+    )
     parser.add_argument("--check", nargs="+", metavar="NAME", choices=ALL, help="run these checks and no others")
     options = parser.parse_args(arguments)
     chosen: Mapping[str, Check] = ALL if options.check is None else {name: ALL[name] for name in options.check}
@@ -51,6 +53,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         with PostgresBench(options.url) as bench:
             return report(bench.make_store, list(chosen.values()))
+    if options.store == "redis":
+        if options.url is None:
+            parser.error("--store redis needs --url redis://user:password@host:6379")
+        from a2asgi.testing.redis_bench import RedisBench  # noqa: PLC0415 - as above, and coredis
+
+        with RedisBench(options.url) as redis:
+            return report(redis.make_store, list(chosen.values()))
     beside: Path | None = options.path
     if beside is not None:
         beside.parent.mkdir(parents=True, exist_ok=True)

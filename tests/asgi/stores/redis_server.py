@@ -19,23 +19,9 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from a2asgi import RedisStore
-from a2asgi.testing.conformance import StoreClock
-
 ENVIRONMENT = "A2_TEST_REDIS"
 DEFAULT_URL = "redis://127.0.0.1:6379"
 PATIENCE_S = 20.0
-
-
-class Moved(RedisStore):
-    """A store whose server's clock a check moves."""
-
-    def __init__(self, clock: StoreClock, url: str, **options: Any) -> None:
-        super().__init__(url, **options)
-        self._test_clock = clock
-
-    def _moved_ms(self) -> int:
-        return self.offset_ms + self._test_clock.moved_ms
 
 
 class RedisClient:

@@ -27,10 +27,11 @@ from a2asgi.stores.redis_records import Layout, event_at, key_of, member_of, pla
 from a2asgi.stores.redis_scripts import Script
 from a2asgi.stores.redis_store import MAX_STARTS
 from a2asgi.testing import check_store
-from a2asgi.testing.conformance import CHECKS, DURABLE_CHECKS, StoreClock
+from a2asgi.testing.conformance import CHECKS, DURABLE_CHECKS, main
+from a2asgi.testing.redis_bench import MovedRedisStore, RedisBench
 from a2asgi.testing.store_bench import HOUR_MS, Opened, appending, appending_as
 from a2core import DeadLetter, Failure, Needs, Plan, Snapshot, Timer, Tombstone, WakeAt
-from tests.asgi.stores.redis_server import Moved, RedisServer, keys_of, needs_redis, redis_forget, redis_url, slot_of
+from tests.asgi.stores.redis_server import RedisServer, keys_of, needs_redis, redis_forget, redis_url, slot_of
 from tests.asgi.support import Served
 
 KEY = SessionKey("shop", "s-1")
@@ -166,21 +167,22 @@ async def everything(store: RedisStore, key: SessionKey) -> None:
 
 
 async def test_the_redis_store_conforms() -> None:
-    names: set[str] = set()
+    with RedisBench(redis_url()) as bench:
+        assert [*CHECKS, *DURABLE_CHECKS] == await check_store(bench.make_store, durable=True)
 
-    def make(clock: StoreClock, name: str) -> Moved:
-        names.add(name)
-        return Moved(clock, redis_url(), prefix=name)
 
-    try:
-        assert [*CHECKS, *DURABLE_CHECKS] == await check_store(make, durable=True)
-    finally:
-        redis_forget(redis_url(), *names)
+def test_the_command_checks_it_and_leaves_nothing(server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--store", "redis", "--url", server.url, "--check", "check_lookups", "check_runs_outlive_their_store"]
+    assert 0 == main(options)
+    assert "4 passed, 0 failed" == capsys.readouterr().out.splitlines()[-1]
+    client = server.client()
+    assert 0 == client("DBSIZE")
+    client.close()
 
 
 async def test_the_redis_store_conforms_on_a_cluster_with_its_sessions_in_many_slots(cluster: RedisServer) -> None:
     passed = await check_store(
-        lambda clock, name: Moved(clock, cluster.url, prefix=name, cluster=True, shards=3), durable=True
+        lambda clock, name: MovedRedisStore(clock, cluster.url, prefix=name, cluster=True, shards=3), durable=True
     )
     assert [*CHECKS, *DURABLE_CHECKS] == passed
 
