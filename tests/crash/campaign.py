@@ -22,8 +22,14 @@ from tests.crash.processes import House, Server, house
 PAGE = 500
 READERS = 8
 LOOK_S = 0.05
-SETTLE_S = 120
-"""How long what is left may take once nobody is killed any more."""
+PATIENCE_S = 120
+"""How long what is left may take once nobody is killed any more, and a little of the load at any time."""
+
+SERVER_KILLS = 4
+"""One kill of so many is that of the store's own server, where that is wanted."""
+
+EVENTS_BETWEEN_KILLS = 10
+"""Or on a slow machine no server would serve."""
 
 Say = Callable[[str], None]
 
@@ -87,8 +93,10 @@ class Campaign:
         """Kill one process after another, which may be before the last one is back."""
         async with anyio.create_task_group() as tasks:
             for number in range(1, self._options.kills + 1):
+                with anyio.fail_after(PATIENCE_S):
+                    await self._load.until(len(self._load.ledger.acknowledged) + EVENTS_BETWEEN_KILLS)
                 await anyio.sleep(self._random.uniform(0, self._options.every_s))
-                if self._options.kill_server and self._random.random() < 1 / 5:
+                if self._options.kill_server and number % SERVER_KILLS == 0:
                     await self._kill_the_store(number)
                 else:
                     await self._kill_a_server(number, tasks)
@@ -119,7 +127,7 @@ class Campaign:
 
     async def _settle(self, store: Store) -> None:
         """Wait until no session waits for anybody, or for too long."""
-        with anyio.move_on_after(SETTLE_S):
+        with anyio.move_on_after(PATIENCE_S):
             while True:
                 wakes = await store.claim_wakes([CONTRACT, JOBS], limit=0, lease_ms=0)
                 if wakes.next_in_ms is None:
@@ -134,21 +142,23 @@ class Campaign:
         keys = [info.key for info in await _all_sessions(store)]
         logs: dict[SessionKey, Sequence[Entry]] = {}
         work: dict[SessionKey, dict[int, WorkItem]] = {}
+        heads: dict[SessionKey, frozenset[int]] = {}
 
         async def read_on() -> None:
             while keys:
                 key = keys.pop()
                 logs[key] = log = await _whole_log(store, key)
                 seqs = tuple(entry.seq for entry in log)
-                seen = await store.transact(key, Needs(seqs=seqs), _as_it_is)
+                seen = await store.transact(key, Needs(seqs=seqs, heads=True), _as_it_is)
                 work[key] = dict(seen.items)
+                heads[key] = frozenset(item.seq for item in seen.heads)
 
         async with anyio.create_task_group() as tasks:
             for _ in range(READERS):
                 tasks.start_soon(read_on)
         died_ns = {name: at_ns for server in self._servers for name, at_ns in server.died_ns.items()}
         letters = await _all_letters(store)
-        return Evidence(self._load.ledger, logs, work, letters, self._marks(), died_ns, self._server_kills)
+        return Evidence(self._load.ledger, logs, work, heads, letters, self._marks(), died_ns, self._server_kills)
 
     def _marks(self) -> list[Mark]:
         return [

@@ -38,6 +38,8 @@ class Evidence:
     ledger: Ledger
     logs: Mapping[SessionKey, Sequence[Entry]]
     open: Mapping[SessionKey, Mapping[int, WorkItem]]
+    heads: Mapping[SessionKey, frozenset[int]]
+    """By seq, what the store holds to be the first open work of each lane."""
     letters: frozenset[tuple[SessionKey, int]]
     """The dead letters that an operator is shown."""
     marks: Sequence[Mark]
@@ -75,7 +77,7 @@ class Verdict:
 def judge(evidence: Evidence) -> Verdict:
     """Go through all laws."""
     verdict = Verdict()
-    for law in (_logs, _acknowledged, _batches, _handled, _settled_once, _lanes, _marked, _timers, _jobs):
+    for law in (_logs, _acknowledged, _batches, _heads, _handled, _settled_once, _lanes, _marked, _timers, _jobs):
         verdict.faults += law(evidence)
     twice, unexplained = _repetitions(evidence)
     if not evidence.server_kills:
@@ -134,6 +136,14 @@ def _batches(evidence: Evidence) -> Iterator[str]:
     for entry in evidence.entries.values():
         if entry.type in APPENDED and entry.id not in evidence.ledger.sent:
             yield f"{entry.id} is in the log, and was never sent"
+
+
+def _heads(evidence: Evidence) -> Iterator[str]:
+    """What the store finds first in each lane is the first open work of it."""
+    for key, work in evidence.open.items():
+        first = {item.lane: seq for seq, item in sorted(work.items(), reverse=True)}
+        if set(first.values()) != evidence.heads[key]:
+            yield f"the heads of {key} are {set(evidence.heads[key])}, and its first open work is {first}"
 
 
 def _handled(evidence: Evidence) -> Iterator[str]:

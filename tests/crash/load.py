@@ -15,6 +15,8 @@ PAUSE_S = 0.02
 TIMEOUT_S = 15
 MAX_DELAY_MS = 3_000
 KEYS = 12
+POISON = 40
+"""One event of so many is never handled with success."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +64,13 @@ class Load:
         self._names = [f"s{number}" for number in range(sessions)]
         self._fresh = self._random.sample(self._names, sessions)
         self._number = 0
+        self._news = anyio.Event()
 
-    @property
-    def sessions_left(self) -> int:
-        """Sessions that have no event yet."""
-        return len(self._fresh)
+    async def until(self, acknowledged: int) -> None:
+        """Return once so many events are acknowledged."""
+        while len(self.ledger.acknowledged) < acknowledged:
+            self._news = anyio.Event()
+            await self._news.wait()
 
     async def run(self, clients: int) -> None:
         """Let so many clients send, each one request after another, until it is over."""
@@ -108,10 +112,11 @@ class Load:
         answer = await self._ask(client, "append", body)
         for id_, seq in zip(ids, answer["seqs"], strict=True):
             self.ledger.acknowledged.setdefault(id_, []).append((seq, answer["new"]))
+        self._news.set()
 
     def _event(self) -> dict[str, Any]:
         self._number += 1
-        [type_] = self._random.choices(("step", "task", "poison"), (70, 28, 2))
+        type_ = "poison" if self._number % POISON == 0 else self._random.choice(("step", "step", "task"))
         return {"type": type_, "id": f"{type_}-{self._number}", "number": self._number}
 
     async def _enqueue(self, client: httpx.AsyncClient) -> None:

@@ -21,6 +21,7 @@ from tests.crash.app import FOLDER, NAME, PREFIX, STORE
 
 ROOT = Path(__file__).parents[2]
 SHOWN_CHARS = 2_000
+MAX_STARTS = 20
 
 
 @dataclass
@@ -89,14 +90,20 @@ class Server:
         return f"{self._number}.{self._runs}"
 
     async def start(self) -> None:
-        """Start it, and return once it serves."""
-        self._runs += 1
-        self._process = process = self._spawned()
-        assert process.stdout is not None
-        port = await to_thread.run_sync(process.stdout.readline)
-        if not port:
-            raise AssertionError(f"server {self.name} did not start: {self.told()}")
-        self.url = f"http://127.0.0.1:{port.strip()}"
+        """Start it, and return once it serves. One that finds no store ends, and is started again."""
+        for _ in range(MAX_STARTS):
+            self._runs += 1
+            self._process = process = self._spawned()
+            assert process.stdout is not None
+            if port := await to_thread.run_sync(process.stdout.readline):
+                self.url = f"http://127.0.0.1:{port.strip()}"
+                return
+            self._process = None
+            process.stdout.close()
+            process.wait()
+            if "StoreUnavailable" not in self.told():
+                break
+        raise AssertionError(f"server {self.name} did not start: {self.told()}")
 
     def kill(self) -> None:
         """SIGKILL. Raises AssertionError where it had ended by itself."""

@@ -110,24 +110,6 @@ def seeded() -> Random:
     return Random(seed)  # noqa: S311 - it picks moments, not secrets
 
 
-def test_what_was_acknowledged_is_in_the_log_after_its_process_is_killed(server: RedisServer) -> None:
-    random = seeded()
-    acknowledged: list[str] = []
-    for kill in range(KILLS):
-        with started("append", server.url, f"kill{kill}", ("asyncio", "trio")[kill % 2]) as process:
-            assert process.stdout is not None
-            lines = [process.stdout.readline() for _ in range(random.randint(1, 300))]
-            process.kill()
-            lines += process.stdout.readlines()
-        assert -9 == process.returncode
-        acknowledged += whole(lines)
-        log = anyio.run(ids_with_open_work, server.url)
-        assert set(acknowledged) <= set(log)
-        assert len(log) == len(set(log))
-        # each task may have been killed between its write and its word
-        assert len(log) <= len(acknowledged) + TASKS * (kill + 1)
-
-
 def test_what_was_acknowledged_is_in_the_log_after_the_server_is_killed(server: RedisServer) -> None:
     """The processes that use it go on when it is back; what they were told was unavailable is there once, or not."""
     random = seeded()
