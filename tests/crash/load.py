@@ -85,7 +85,7 @@ class Load:
 
     async def _send(self, client: httpx.AsyncClient) -> None:
         draw = self._random.random()
-        if self._fresh or draw < 0.7:
+        if draw < 0.7:
             await self._append(client)
         elif draw < 0.85:
             await self._enqueue(client)
