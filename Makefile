@@ -14,7 +14,7 @@ LACKING := $(firstword $(shell command -v node >/dev/null || echo Node.js; comma
 # The share of a2asgi's branches that its tests run, in percent. It only rises.
 FLOOR := 97
 
-.PHONY: help demo demo-qstash test pyodide check clean
+.PHONY: help demo demo-qstash test world pyodide check clean
 .NOTPARALLEL:
 
 help: ## list the commands
@@ -32,6 +32,10 @@ test: $(VENV)/test.stamp ## run every test, then hold the coverage
 	$(BIN)/coverage report --include='a2asgi/*' --fail-under=$(FLOOR)
 	$(BIN)/coverage run --data-file=.coverage.core --source=a2core -m pytest -p no:a2asgi tests/core
 	$(BIN)/coverage report --data-file=.coverage.core --fail-under=100
+
+world: $(VENV)/test.stamp ## simulate whole systems from a new seed, and break each rule to see it caught
+	$(BIN)/python -m tests.world --for 60s
+	$(BIN)/python -m tests.world --mutants
 
 pyodide: $(if $(LACKING),,tests/pyodide/node_modules/made.stamp) ## run the vectors under Pyodide, in Node.js
 ifdef LACKING

@@ -154,10 +154,12 @@ class LosingStore(Protocol):
 class Scheduler(Protocol):
     """A provider that carries tasks until they are due and then delivers them over HTTP."""
 
-    async def send(self, task: Task, *, seq: int | None = None) -> None:
+    async def send(self, task: Task, *, seq: int | None = None, now_ms: int | None = None) -> None:
         """Hand a task over; return once the provider has accepted it. Raises SendFailed.
 
-        `seq` is that of the last event that a dispatch appended, by which its message is named (wire.md 3).
+        `seq` is that of the last event that a dispatch appended, by which its message is named (wire.md 3). `now_ms`
+        is the time by the clock that the task is due by, where that is not this process's own: by a clock that is
+        ahead it would seem due, and come early.
         """
         ...
 

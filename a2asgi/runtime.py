@@ -198,7 +198,11 @@ class Runtime:
         delay_ms = None if delay is None else duration_ms(delay)
         at_ms = None if at is None else instant_ms(at)
 
+        accepted_ms = 0
+
         def decide(snapshot: Snapshot, now_ms: int) -> Plan[ScheduleAnswer]:
+            nonlocal accepted_ms
+            accepted_ms = now_ms
             due_at_ms = at_ms
             if due_at_ms is None:
                 due_at_ms = check_instant((now_ms if since_ms is None else since_ms) + (delay_ms or 0))
@@ -214,7 +218,7 @@ class Runtime:
             case Delivered():
                 return TimerReceipt(name, id_, "delivered", None)
             case Scheduled(timer):
-                await self._send(key, timer)
+                await self._send(key, timer, accepted_ms)
                 return TimerReceipt(name, id_, "scheduled", from_ms(timer.due_at_ms))
 
     async def cancel(self, key: SessionKey, name: str) -> bool:
@@ -226,10 +230,11 @@ class Runtime:
         )
         return isinstance(answer, Cancelled)
 
-    async def _send(self, key: SessionKey, timer: Timer) -> None:
+    async def _send(self, key: SessionKey, timer: Timer, now_ms: int) -> None:
+        """Have the provider, if there is one, carry a timer. Its time is the store's, and `now_ms` is too."""
         if self.provider is None:
             return
         events = tuple(TaskEvent(draft.id, draft.type, draft.payload).to_json() for draft in timer.drafts)
-        due_at_ms = slot_ms(self.clock.now_ms(), timer.due_at_ms)
+        due_at_ms = slot_ms(now_ms, timer.due_at_ms)
         task: Task = AppendTask(timer.id, key.contract, key.session_id, due_at_ms, events)
-        await self.provider.send(task)
+        await self.provider.send(task, now_ms=now_ms)

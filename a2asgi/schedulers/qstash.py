@@ -117,9 +117,10 @@ class QStash:
             raise WiringError("this scheduler belongs to another A2 already: give each its own, with its own url")
         self._owner = owner
 
-    async def send(self, task: Task, *, seq: int | None = None) -> None:
+    async def send(self, task: Task, *, seq: int | None = None, now_ms: int | None = None) -> None:
         """Publish a task. `seq` names a dispatch by what it appended. Raises SendFailed."""
-        now_ms = self._clock.now_ms()
+        if now_ms is None:
+            now_ms = self._clock.now_ms()
         try:
             if isinstance(task, DrainTask) and seq is not None:
                 request = publish_dispatch(task, seq, now_ms, self.rules, request_token.get())

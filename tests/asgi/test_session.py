@@ -784,7 +784,7 @@ class Abrupt(BaseException):
 class Provider:
     """A scheduler that takes whatever it is sent."""
 
-    async def send(self, task: Task, *, seq: int | None = None) -> None:
+    async def send(self, task: Task, *, seq: int | None = None, now_ms: int | None = None) -> None:
         """As Scheduler.send."""
 
 

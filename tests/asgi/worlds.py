@@ -317,9 +317,9 @@ class Provider:
         self.sent: list[Task] = []
         self.on_send = on_send
 
-    async def send(self, task: Task, *, seq: int | None = None) -> None:
+    async def send(self, task: Task, *, seq: int | None = None, now_ms: int | None = None) -> None:
         """As Scheduler.send."""
-        del seq
+        del seq, now_ms
         await checkpoint()
         if self.on_send is not None:
             await self.on_send(task)

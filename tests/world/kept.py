@@ -1,0 +1,5 @@
+"""Kept seeds: worlds that once broke a law, each with what it found, run again by every test run."""
+
+KEPT: dict[int, str] = {
+    20: "a timer behind a provider came early, published by a process whose clock was ahead",
+}

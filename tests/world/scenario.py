@@ -1,0 +1,109 @@
+"""Scenarios: what kind of world a seed makes, and the smaller worlds beside it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from random import Random
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class Fault(StrEnum):
+    """What may go wrong in a world."""
+
+    CRASH = "a process dies before or after an effect, or at any time"
+    SLOW = "the store and the provider take their time"
+    OUTAGE = "the store is away for a while"
+    LOST_ANSWER = "a store that wrote says that it is away"
+    START_OVER = "a transaction is decided twice"
+    PAUSE = "a process stands still"
+    SKEW = "processes' clocks are wrong"
+    STEP = "processes' clocks jump"
+    DEPLOY = "processes of two versions, shut down and started anew"
+    REFUSED = "a publish fails, or is taken and answered with an error"
+    PROVIDER_OUTAGE = "the provider is away for a while, and hangs"
+    LOSS = "wake-ups are lost"
+    DUPLICATE = "deliveries come twice at a time"
+    DELAY = "deliveries come late, and in another order"
+    REPLAY = "deliveries come again after hours"
+
+
+class Traffic(StrEnum):
+    """What is asked of a world."""
+
+    APPEND = "append"
+    DISPATCH = "dispatch"
+    WAIT = "append and wait"
+    AGAIN = "append the same once more, or other content under its id"
+    TIMER = "schedule a timer"
+    CANCEL = "cancel a timer"
+    JOB = "enqueue a job"
+    CALL_OFF = "cancel a job"
+    MEND = "redrive or resolve a dead letter"
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """All that makes a world, besides the chances that its seed decides."""
+
+    seed: int
+    provider: bool
+    processes: int
+    sessions: int
+    steps: int
+    span_ms: int
+    lively: bool
+    """Whether handlers do more than to succeed."""
+    cron: bool
+    faults: tuple[Fault, ...]
+    traffic: tuple[Traffic, ...]
+
+    @staticmethod
+    def draw(seed: int) -> "Scenario":
+        """The scenario of a seed. Each kind of fault is on in some worlds and off in others."""
+        chance = Random(f"scenario {seed}")  # noqa: S311 - a world that can be repeated
+        faulty = chance.choice([0, 0.15, 0.4, 0.7])
+        return Scenario(
+            seed,
+            provider=chance.random() < 0.5,
+            processes=chance.choice([2, 2, 3, 4]),
+            sessions=chance.choice([1, 1, 2, 3]),
+            steps=chance.choice([4, 8, 12, 16]),
+            span_ms=chance.choice([10_000, 60_000, 240_000]),
+            lively=chance.random() < 0.85,
+            cron=chance.random() < 0.25,
+            faults=tuple(fault for fault in Fault if chance.random() < faulty),
+            traffic=(Traffic.APPEND, *_some(chance, [one for one in Traffic if one is not Traffic.APPEND])),
+        )
+
+    def smaller(self) -> Iterator["Scenario"]:
+        """Worlds with a little less in them, the least first."""
+        for steps in sorted({1, 2, self.steps // 2, self.steps - 1}):
+            if 0 < steps < self.steps:
+                yield replace(self, steps=steps)
+        for processes in range(1, self.processes):
+            yield replace(self, processes=processes)
+        for sessions in range(1, self.sessions):
+            yield replace(self, sessions=sessions)
+        for fault in self.faults:
+            yield replace(self, faults=tuple(one for one in self.faults if one is not fault))
+        for kind in self.traffic[1:]:
+            yield replace(self, traffic=tuple(one for one in self.traffic if one is not kind))
+        if self.cron:
+            yield replace(self, cron=False)
+        if self.lively:
+            yield replace(self, lively=False)
+
+    def __str__(self) -> str:
+        carrier = "a provider" if self.provider else "the embedded scheduler"
+        faults = ", ".join(fault.name for fault in self.faults) or "none"
+        traffic = ", ".join(kind.name for kind in self.traffic)
+        return (
+            f"{self.processes} processes behind {carrier}, {self.sessions} sessions, {self.steps} steps in "
+            f"{self.span_ms} ms, cron={self.cron}, lively={self.lively}; faults: {faults}; traffic: {traffic}"
+        )
+
+
+def _some(chance: Random, all_: list[T]) -> list[T]:
+    return [one for one in all_ if chance.random() < 0.6]
