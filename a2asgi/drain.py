@@ -74,6 +74,7 @@ class Drain:
         self._let_go = False
         self._shield = Shield()
         self._arm_again = False
+        self._retry_armed_ms: int | None = None
         self._mail = Mailbox(runtime.activity)
         self._limit = runtime.limit(definition)
         self._on_end = on_end
@@ -127,6 +128,7 @@ class Drain:
                 if not await self._look():
                     await self._mail.wait()
             elif self._running or self._assisted:
+                self._arm_retry(tasks)
                 await self._mail.wait()
             else:
                 if self._runtime.stopping and self._trouble is None:
@@ -135,6 +137,13 @@ class Drain:
                 if self._trouble is not None:
                     raise self._trouble
                 return _result(self._picture) if self._may_claim() else DrainResult(DrainState.STALLED)
+
+    def _arm_retry(self, tasks: TaskGroup) -> None:
+        """Behind a provider, which alone wakes it, a lane's retry must not wait for the handlers of other lanes."""
+        at_ms = self._picture.retry_at_ms
+        if self._runtime.provider is not None and at_ms is not None and at_ms != self._retry_armed_ms:
+            self._retry_armed_ms = at_ms
+            tasks.start_soon(self._runtime.arm, self.key, at_ms)
 
     async def _start(self, tasks: TaskGroup) -> None:
         """Run what was claimed; a lone handler in this very task, which is cheaper, but not behind a provider.

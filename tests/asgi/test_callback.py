@@ -97,6 +97,16 @@ async def test_a_timer_travels_and_appends_once() -> None:
     assert (["a"], ["a"]) == (runs, await app.texts())
 
 
+async def test_a_timer_is_not_early_where_the_clock_of_who_schedules_it_is_ahead() -> None:
+    """Its time is the store's: by this process's clock it would be due already, and be delivered at once."""
+    app = App(fine)
+    app.store.offset_ms = -45_000
+    await app.session.schedule("later", app.note("a"), delay="3s")
+    [call] = app.provider.held.values()
+    due_at_ms = app.clock.at_ms - 45_000 + 3_000
+    assert -(-due_at_ms // 1_000) == int(call["upstash-not-before"])
+
+
 async def test_a_timer_beyond_the_longest_delay_travels_in_hops() -> None:
     """A week's limit and a timer of three: each leg is published by the delivery of the one before."""
     app = App(fine, longest_delay="7d")

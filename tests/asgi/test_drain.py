@@ -30,9 +30,10 @@ from a2asgi import (
     SQLiteStore,
     StoreUnavailable,
 )
+from a2asgi.clock import SystemClock
 from a2asgi.testing import ManualClock
-from a2core import Ending, EndingKind
-from tests.asgi.worlds import ScriptedStore, Shop, Tally, heads, rounds, scripted, steal, within
+from a2core import Ending, EndingKind, Task
+from tests.asgi.worlds import Gate, Provider, ScriptedStore, Shop, Tally, heads, rounds, scripted, steal, within
 
 
 async def done(_: Event[str]) -> None:
@@ -1134,3 +1135,26 @@ async def test_after_the_platforms_deadline_nothing_is_claimed_and_nothing_spent
     assert [(0, 0), (0, 0)] == [(item.attempt, item.lost) for item in heads(store)]
     await Shop(handle, store=store).session().drain()
     assert ["a1", "a2", "b1"] == sorted(runs)
+
+
+@within(30)
+async def test_behind_a_provider_a_retry_is_armed_while_another_lane_is_at_work() -> None:
+    """Nobody else wakes the session for it: it must not wait for the handlers of other lanes, nor for the watchdog."""
+    gate, armed = Gate(), anyio.Event()
+
+    async def handle(event: Event[str]) -> None:
+        if event.payload == "b1":
+            await gate.wait()
+        else:
+            await gate.reached.wait()
+            raise ValueError(event.payload)
+
+    async def on_send(task: Task) -> None:
+        if task.due_at_ms - SystemClock().now_ms() < 10_000:  # a watchdog is due after the claim window, 35 s
+            armed.set()
+
+    shop = Shop(handle, scheduler=Provider(on_send))
+    async with shop.a2:
+        await shop.append("a1", "b1")
+        await armed.wait()
+        gate.open()

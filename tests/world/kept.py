@@ -2,4 +2,5 @@
 
 KEPT: dict[int, str] = {
     20: "a timer behind a provider came early, published by a process whose clock was ahead",
+    685: "a retry behind a provider waited for the watchdog, since another lane's handler kept its drain busy",
 }

@@ -44,7 +44,8 @@ class Provider:
         self.world = world
         self.waiting: dict[Message, None] = {}
         self.taken_for: dict[SessionKey, int] = {}
-        self._seen: dict[str, int] = {}
+        self._seen: dict[str, tuple[int, Message]] = {}
+        self._lost: set[Message] = set()
         self._taken = 0
 
     def carrier(self, process: Process) -> "Carrier":
@@ -54,21 +55,24 @@ class Provider:
     def take(self, body: str, deduplication_id: str, not_before_ms: int) -> None:
         """Accept a message, once for each deduplication id for a while."""
         world = self.world
-        known = self._seen.get(deduplication_id)
-        if known is not None and world.now_ms() - known < DEDUPLICATION_MS:
+        since_ms, known = self._seen.get(deduplication_id, (0, None))
+        if known is not None and world.now_ms() - since_ms < DEDUPLICATION_MS:
+            self._taken += 1
+            if known in self.waiting or known in self._lost:  # else it was delivered: this one is folded for nothing
+                self.taken_for[SessionKey(known.task.contract, known.task.session_id)] = self._taken
             return
-        self._seen[deduplication_id] = world.now_ms()
         message = parse_message(body.encode())
         if message is None:
             world.laws.broken(Law.BUG, f"nobody could read {body}")
             return
         self._taken += 1
         taken = Message(self._taken, body, message.task)
+        self._seen[deduplication_id] = world.now_ms(), taken
         world.note("provider", "takes", taken.number, body)
         self.taken_for[SessionKey(taken.task.contract, taken.task.session_id)] = taken.number
         if isinstance(taken.task, DrainTask) and world.strikes(Fault.LOSS, 0.2):
             world.note("provider", "loses", taken.number)
-            world.losses += 1
+            self._lost.add(taken)
             return
         self._later(taken, max(0, not_before_ms - world.now_ms()))
 
@@ -158,7 +162,7 @@ class Provider:
         """It was not acknowledged: deliver it again, a little later each time."""
         if message.tries > RETRIES and isinstance(message.task, DrainTask) and self.world.has(Fault.LOSS):
             self.waiting.pop(message, None)
-            self.world.losses += 1
+            self._lost.add(message)
             return
         self.waiting[message] = None
         self.world.loop.call_later(min(60, 2**message.tries), self._deliver, message)

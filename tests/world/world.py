@@ -58,7 +58,6 @@ class World:
         self.laws = Laws(START_MS)
         self.laws.now_ms = START_MS
         self.store = MemoryStore(clock=self)
-        self.losses = 0
         self.calm = False
         self.provider = Provider(self)
         self.clients = Clients(self)
