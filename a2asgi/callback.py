@@ -53,7 +53,7 @@ class _Delivery:
     receive: Receive = field(repr=False)
 
     def now_ms(self) -> int:
-        return self.engine.runtime.clock.now_ms()
+        return self.engine.runtime.store_now_ms()
 
     async def read_body(self, max_bytes: int) -> bytes | None:
         try:

@@ -99,7 +99,7 @@ class Engine:
         async def committed() -> None:
             self.runtime.news.tell(key)
             if not self.handles:
-                await self.runtime.send_wake(key, self.runtime.clock.now_ms(), seq=receipt.events[-1].seq)
+                await self.runtime.send_wake(key, self.runtime.store_now_ms(), seq=receipt.events[-1].seq)
             elif pending:
                 await self.wake(key)
 
@@ -137,7 +137,7 @@ class Engine:
             raise ConfigurationError("dispatch needs a scheduler, and A2(scheduler=None) has none: use append")
         receipt, pending = await self._append(definition, key, events, 0)
         if pending:
-            await self.runtime.send_wake(key, self.runtime.clock.now_ms(), seq=receipt.events[-1].seq)
+            await self.runtime.send_wake(key, self.runtime.store_now_ms(), seq=receipt.events[-1].seq)
         return receipt
 
     async def hand_on(self, key: SessionKey, due_at_ms: int, *, seq: int | None) -> None:

@@ -103,7 +103,7 @@ async def call_off(engine: Engine, definition: Definition, key: SessionKey, run_
         return False
     engine.runtime.signal(SignalName.CANCELLED, key, event=(run_id, RUN), detail=reason)
     engine.call_off(key, answer.seq)
-    await engine.runtime.arm(key, engine.runtime.clock.now_ms())
+    await engine.runtime.arm(key, engine.runtime.store_now_ms())
     return True
 
 
@@ -158,7 +158,7 @@ async def trigger(
     run = found.run
     if goes_on and not engine.handles:  # a new one is named by its event, so that no provider folds it into another
         seq = run.entry.seq if before is None and run.entry is not None else None
-        await engine.runtime.send_wake(key, engine.runtime.clock.now_ms(), seq=seq)
+        await engine.runtime.send_wake(key, engine.runtime.store_now_ms(), seq=seq)
     put_off = run.state is RunState.RETRYING and run.item is not None and not run.item.failures
     return before, RunState.QUEUED if put_off else run.state
 

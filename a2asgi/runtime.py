@@ -91,6 +91,8 @@ class Runtime:
     reserve: Callable[[str], Place | None] = _no_place
     counts: Counter[SignalName] = field(default_factory=Counter)
     send_failures: int = 0
+    ahead_ms: int = 0
+    """How far the store's clock was ahead of ours when it was seen last."""
     stopping: bool = False
 
     async def transact(self, key: SessionKey, needs: Needs, decide: Decide[Answer]) -> Answer:
@@ -100,6 +102,7 @@ class Runtime:
 
         def deciding(snapshot: Snapshot, now_ms: int) -> Plan[Answer]:
             nonlocal appends
+            self.ahead_ms = now_ms - self.clock.now_ms()
             plan = decide(snapshot, now_ms)
             at_ms = None if plan.wake is None else plan.wake.at_ms
             wakes[:] = [] if at_ms is None else [at_ms - now_ms]
@@ -112,6 +115,10 @@ class Runtime:
         for in_ms in wakes:
             self.on_wake(in_ms)
         return answer
+
+    def store_now_ms(self) -> int:
+        """The time by the store's clock, which says when all that waits is due: providers are told by no other."""
+        return self.clock.now_ms() + self.ahead_ms
 
     def limit(self, definition: Definition) -> Limit:
         """The places that this process has for handlers of a contract."""
@@ -150,7 +157,7 @@ class Runtime:
         trouble = f"no answer within {ARM_TIMEOUT_S:g} s"
         with anyio.move_on_after(ARM_TIMEOUT_S):
             try:
-                await self.provider.send(self.drain_task(key, due_at_ms))
+                await self.provider.send(self.drain_task(key, due_at_ms), now_ms=self.store_now_ms())
             except Exception as error:  # noqa: BLE001 - whatever a scheduler raises, the append has succeeded
                 trouble = repr(error)
             else:
@@ -162,15 +169,15 @@ class Runtime:
     async def send_wake(self, key: SessionKey, due_at_ms: int, *, seq: int | None) -> None:
         """Have the provider, if there is one, wake this session for what was just written. Raises SendFailed."""
         if self.provider is not None:
-            await self.provider.send(self.drain_task(key, due_at_ms), seq=seq)
+            await self.provider.send(self.drain_task(key, due_at_ms), seq=seq, now_ms=self.store_now_ms())
 
     async def arm_watchdog(self, key: SessionKey) -> None:
         """Arm the look after a claim that is made now."""
-        await self.arm(key, self.clock.now_ms() + self.timings.window_ms)
+        await self.arm(key, self.store_now_ms() + self.timings.window_ms)
 
     def drain_task(self, key: SessionKey, due_at_ms: int) -> DrainTask:
         """A wake-up at a whole second, so that those of one second are one."""
-        return DrainTask(key.contract, key.session_id, slot_ms(self.clock.now_ms(), due_at_ms))
+        return DrainTask(key.contract, key.session_id, slot_ms(self.store_now_ms(), due_at_ms))
 
     async def schedule(
         self,

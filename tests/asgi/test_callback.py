@@ -107,6 +107,20 @@ async def test_a_timer_is_not_early_where_the_clock_of_who_schedules_it_is_ahead
     assert -(-due_at_ms // 1_000) == int(call["upstash-not-before"])
 
 
+async def test_a_retry_is_due_by_the_clock_of_the_store() -> None:
+    """Named by a second that is yet to come, a wake-up would be folded into one that has been delivered already."""
+
+    async def fail(_: Event[str]) -> None:
+        raise ValueError("no")
+
+    app = App(fail)
+    app.store.offset_ms = -45_000
+    await app.session.append(app.note("a"))
+    watchdog, retry = sorted(app.provider.held.values(), key=lambda call: -int(call["upstash-not-before"]))
+    assert app.clock.at_ms - 45_000 + 10_000 <= int(retry["upstash-not-before"]) * 1_000 < app.clock.at_ms - 34_000
+    assert int(watchdog["upstash-not-before"]) * 1_000 < app.clock.at_ms
+
+
 async def test_a_timer_beyond_the_longest_delay_travels_in_hops() -> None:
     """A week's limit and a timer of three: each leg is published by the delivery of the one before."""
     app = App(fine, longest_delay="7d")
