@@ -327,7 +327,7 @@ class Laws:
         settled = seq in plan.settled
         if old is None or old.attempt != act.attempt or old.claim is None:
             failed = old is not None and new is not None and new.failures != old.failures
-            if settled or failed:
+            if settled or failed or any(entry.id in act.products for entry in plan.entries):
                 self.broken(Law.FENCE, f"{actor.name} ended attempt {act.attempt} of {act.event_id}, which was {old}")
             return
         released = new is not None and new.claim is None and new.failures == old.failures and new.dead is None
