@@ -21,10 +21,8 @@ GRAIN_S = 1e-6
 class _Task(asyncio.Task[Any]):
     """A task that sets keep in an order of its own making, not in that of addresses."""
 
-    _numbers = count()
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._number = next(self._numbers)
+        self._number = next(kwargs["loop"].task_numbers)
         super().__init__(*args, **kwargs)
 
     def __hash__(self) -> int:
@@ -37,6 +35,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self.now_s = 0.0
+        self.task_numbers = count()
         self.on_hot_loop: Callable[[], object] = _nothing
         self._turns = 0
         self._selector = self
