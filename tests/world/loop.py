@@ -22,7 +22,7 @@ class _Task(asyncio.Task[Any]):
     """A task that sets keep in an order of its own making, not in that of addresses."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._number = next(kwargs["loop"].task_numbers)
+        self._number: int = next(kwargs["loop"].task_numbers)
         super().__init__(*args, **kwargs)
 
     def __hash__(self) -> int:
