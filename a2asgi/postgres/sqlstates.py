@@ -3,11 +3,14 @@
 RETRYABLE_CLASSES = ("08", "40", "53", "55", "57", "58")
 """Connections, conflicts, limits of the server, locks, shutdowns, its operating system."""
 
-RETRYABLE = ("25006", "25P03", "25P04")
-"""A server that is a standby by now; a transaction that was ended for being idle or too long."""
+STANDBY = ("0A000", "25006")
+"""A server that is a standby by now: it refuses a transaction that is to write at its beginning, or at its writes."""
 
-GONE = ("08", "57P")
-"""A broken connection; a server that shuts down, crashed, or ended this session."""
+RETRYABLE = (*STANDBY, "25P03", "25P04")
+"""Beside these, a transaction that was ended for being idle or too long."""
+
+GONE = ("08", "57P", *STANDBY)
+"""A broken connection; a server that shuts down, crashed, or ended this session; one that no longer takes writes."""
 
 
 def is_retryable(state: str) -> bool:

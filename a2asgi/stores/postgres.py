@@ -30,7 +30,7 @@ DIALECT = Dialect(
     table_exists="SELECT 1 WHERE to_regclass(?) IS NOT NULL",
     hold=" FOR UPDATE",
     hold_free=" FOR UPDATE SKIP LOCKED",
-    expirable="a2_log l JOIN a2_sessions s ON s.id = l.session",
+    expirable="a2_sessions s JOIN a2_log l ON l.session = s.id",  # held in this order, which is a transaction's
     tell="SELECT pg_notify('a2', ?)",
 )
 CLOCK: "Query" = ("SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint", ())
