@@ -93,6 +93,10 @@ def _leave_loop() -> None:
         sniffio.current_async_library_cvar.set(None)
 
 
+class Refused(Exception):
+    """No thread has begun it: all were busy for too long, or they were stopped."""
+
+
 class Workers:
     """Up to `most` daemon threads that run what they are given. Each is begun when it is needed first."""
 
@@ -105,8 +109,8 @@ class Workers:
         self._resting = 0
         self._stopped: Reply[None] | None = None
 
-    async def run(self, function: Callable[[], T]) -> T:
-        """Run a plain function on one of the threads. Cancelling the wait does not stop it."""
+    async def run(self, function: Callable[[], T], *, begin_within_s: float) -> T:
+        """Run a plain function on one of the threads. Cancelling the wait does not stop it. Raises Refused."""
         reply: Reply[T] = Reply()
 
         def work() -> None:
@@ -118,13 +122,19 @@ class Workers:
 
         with self._ready:
             if self._stopped is not None:
-                raise RuntimeError(f"{self._name}: the threads were stopped")
+                raise Refused(f"{self._name}: the threads were stopped")
             self._queue.append(work)
             if len(self._queue) > self._resting and self._threads < self._most:
                 self._threads += 1
                 Thread(target=self._work, name=self._name, daemon=True).start()
             else:
                 self._ready.notify()
+        with anyio.move_on_after(begin_within_s):
+            return await reply.wait()
+        with self._ready:
+            if work in self._queue:
+                self._queue.remove(work)
+                raise Refused(f"{self._name}: no thread was free within {begin_within_s:g} s")
         return await reply.wait()
 
     def stop(self) -> Reply[None]:

@@ -24,7 +24,7 @@ from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
 from a2asgi.errors import StoreBroken, StoreUnavailable
 from a2asgi.postgres.sqlstates import is_gone, is_retryable
 from a2asgi.postgres.url import read_url
-from a2asgi.threads import Workers
+from a2asgi.threads import Refused, Workers
 from a2asgi.turns import Turns
 
 T = TypeVar("T")
@@ -110,9 +110,13 @@ class Server:
 
     async def _run(self, talk: Callable[[], Talk[T]]) -> T:
         loop: object = current_token().native_token
-        if isinstance(loop, asyncio.AbstractEventLoop) and sys.platform != "win32":
-            return await self._pool(loop).run(talk)
-        return await self._workers.run(partial(self._threads.run, talk))
+        try:
+            if isinstance(loop, asyncio.AbstractEventLoop) and sys.platform != "win32":
+                return await self._pool(loop).run(talk)
+            return await self._workers.run(partial(self._threads.run, talk), begin_within_s=self.timeout_s)
+        except Refused as error:
+            why = f"no connection was free within {self.timeout_s:g} s; raise connections, or do less at once"
+            raise StoreUnavailable(f"{self.where}: {'closed' if self.closed else why}") from error
 
     def run_blocking(self, talk: Callable[[], Talk[T]]) -> T:
         """The same on the calling thread, on a connection that it shares with nobody meanwhile."""
@@ -166,9 +170,10 @@ class Server:
 
     def failed(self, connection: _Any, error: psycopg.Error, *, reused: bool) -> Exception:
         """What to raise for an error that came instead of an answer. A connection that may be gone is ended."""
-        if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+        gone = error.sqlstate is not None and is_gone(error.sqlstate)
+        if gone or isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
             connection.pgconn.finish()
-            if reused and not isinstance(error, _NoAnswer) and (error.sqlstate is None or is_gone(error.sqlstate)):
+            if reused and not isinstance(error, _NoAnswer) and (gone or error.sqlstate is None):
                 return _Stale()
         return self.translated(error)
 
@@ -241,10 +246,7 @@ class _LoopPool(_Pool[_AsyncConnection]):
             async with asyncio.timeout(self.server.timeout_s):
                 await self._free.acquire()
         except TimeoutError as error:
-            where, timeout_s = self.server.where, self.server.timeout_s
-            raise StoreUnavailable(
-                f"{where}: no connection was free within {timeout_s:g} s; raise connections, or do less at once"
-            ) from error
+            raise Refused from error
         try:
             while True:
                 with suppress(_Stale):
@@ -339,29 +341,27 @@ class _ThreadPool(_Pool[_Connection]):
         try:
             cursor.execute(text)
             found: list[Rows] = []
-            more: bool | None = True
-            while more:
+            while True:
                 if _has_rows(cursor):
                     found.append(cursor.fetchall())
-                more = cursor.nextset()
+                if not cursor.nextset():
+                    return found
         except psycopg.Error as error:
             raise self.server.failed(connection, error, reused=reused) from error
         except BaseException:
             connection.pgconn.finish()
             raise
-        return found
 
 
 async def ask(cursor: psycopg.AsyncCursor[Any], text: str) -> list[Rows]:
     """Send a text of queries, and return the rows of each that has any."""
     await cursor.execute(text)
     found: list[Rows] = []
-    more: bool | None = True
-    while more:
+    while True:
         if _has_rows(cursor):
             found.append(await cursor.fetchall())
-        more = cursor.nextset()
-    return found
+        if not cursor.nextset():
+            return found
 
 
 def _until(deadline: float, gen: PQGen[RV]) -> PQGen[RV]:
