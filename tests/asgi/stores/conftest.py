@@ -7,7 +7,7 @@ import pytest
 from a2asgi.testing.postgres_bench import PostgresBench
 from tests.asgi.stores.redis_server import MISSING as REDIS_MISSING
 from tests.asgi.stores.redis_server import redis_command
-from tests.asgi.stores.servers import any_postgres
+from tests.asgi.stores.servers import PostgresServer, any_postgres, started_postgres
 
 
 @pytest.fixture(scope="session")
@@ -22,6 +22,13 @@ def bench(postgres: str) -> Iterator[PostgresBench]:
     """Makes stores on the server, and clears up after the test."""
     with PostgresBench(postgres) as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def own_postgres() -> Iterator[PostgresServer]:
+    """A Postgres server that tests kill and start again."""
+    with started_postgres() as server:
+        yield server
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

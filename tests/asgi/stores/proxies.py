@@ -137,28 +137,31 @@ class Wire(Proxy):
     """Carries bytes both ways, until it is told to fall silent: then it keeps them, and tells nobody."""
 
     def __init__(self, url: str) -> None:
-        self._open = Event()
-        self._open.set()
+        self._asks, self._answers = Event(), Event()
+        self.speak_again()
         super().__init__(url)
 
-    def fall_silent(self) -> None:
-        self._open.clear()
+    def fall_silent(self, *, answers_only: bool = False) -> None:
+        if not answers_only:
+            self._asks.clear()
+        self._answers.clear()
 
     def speak_again(self) -> None:
-        self._open.set()
+        self._asks.set()
+        self._answers.set()
 
     def serve(self, client: socket.socket) -> None:
-        self._open.wait()
+        self._asks.wait()
         with self.connect() as server:
-            back = Thread(target=self._carry, args=(server, client), daemon=True)
+            back = Thread(target=self._carry, args=(server, client, self._answers), daemon=True)
             back.start()
-            self._carry(client, server)
+            self._carry(client, server, self._asks)
             back.join()
 
-    def _carry(self, source: socket.socket, target: socket.socket) -> None:
+    def _carry(self, source: socket.socket, target: socket.socket, flows: Event) -> None:
         with suppress(OSError):
             while data := source.recv(65_536):
-                self._open.wait()
+                flows.wait()
                 target.sendall(data)
         for one in (source, target):
             with suppress(OSError):

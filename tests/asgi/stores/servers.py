@@ -1,12 +1,13 @@
 """Servers for the tests of stores: one that is named in the environment, runs already, or is started here."""
 
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -38,17 +39,27 @@ class PostgresServer:
         command = [binaries / "initdb", "-D", self._data, "-U", "a2", "-A", "trust", "-E", "UTF8", "--no-sync"]
         run(command, cwd=self._data)
 
-    def start(self) -> None:
-        """Start it, and return once it answers. What a killed one left may need a moment to end."""
+    def start(self, *, standby: bool = False) -> None:
+        """Start it, and return once it answers. What a killed one left may need a moment to end.
+
+        A standby only reads, until it is promoted.
+        """
+        if standby:
+            (self._data / "standby.signal").touch()
         for _ in range(PATIENCE_S):
             if self._started():
                 return
         raise AssertionError("the server did not start")
 
     def kill(self) -> None:
-        """End it at once, as a crash of its machine would."""
+        """End all its processes at once, as a crash of its machine would."""
         assert self._process is not None
+        with psycopg.connect(self.url) as console:
+            pids = [pid for [pid] in console.execute("SELECT pid FROM pg_stat_activity").fetchall()]
         self._process.kill()
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self._process.wait()
 
     def stop(self) -> None:
@@ -74,7 +85,7 @@ class PostgresServer:
             assert process.stderr is not None
             with process.stderr:
                 for line in process.stderr:
-                    if "ready to accept connections" in line:
+                    if re.search("ready to accept (read-only )?connections", line):
                         ready.set()
 
         Thread(target=listen, daemon=True).start()
