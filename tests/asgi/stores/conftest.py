@@ -7,7 +7,7 @@ import pytest
 from a2asgi.testing.postgres_bench import PostgresBench
 from tests.asgi.stores.redis_server import MISSING as REDIS_MISSING
 from tests.asgi.stores.redis_server import redis_command
-from tests.asgi.stores.servers import PostgresServer, any_postgres, started_postgres
+from tests.asgi.stores.servers import PostgresServer, answers, any_postgres, started_postgres
 
 
 @pytest.fixture(scope="session")
@@ -29,6 +29,15 @@ def own_postgres() -> Iterator[PostgresServer]:
     """A Postgres server that tests kill and start again."""
     with started_postgres() as server:
         yield server
+
+
+@pytest.fixture
+def own_url(own_postgres: PostgresServer) -> Iterator[str]:
+    """A schema of the test's own on that server, which runs again afterwards."""
+    with PostgresBench(own_postgres.url) as bench:
+        yield bench.url("a2_of_one_test")
+        if not answers(own_postgres.url):
+            own_postgres.start()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -14,11 +14,10 @@ from anyio import to_thread
 from a2asgi import PostgresStore, StoreUnavailable
 from a2asgi.ports import Decide, SessionKey, Store
 from a2asgi.sqlstates import is_gone, is_retryable
-from a2asgi.testing.postgres_bench import PostgresBench
 from a2asgi.testing.store_bench import Opened, appending_as, together
 from a2core import Entry, Needs, Plan, Snapshot
 from tests.asgi.stores.proxies import wire
-from tests.asgi.stores.servers import PostgresServer, answers
+from tests.asgi.stores.servers import PostgresServer
 from tests.asgi.stores.test_postgres import (
     KEY,
     OTHER,
@@ -37,12 +36,9 @@ TRUE = [(True,)]
 
 
 @pytest.fixture
-def url(own_postgres: PostgresServer) -> Iterator[str]:
-    """A schema of the test's own, on a server of which no other test needs anything."""
-    with PostgresBench(own_postgres.url) as bench:
-        yield bench.url("a2_of_one_test")
-        if not answers(own_postgres.url):
-            own_postgres.start()
+def url(own_url: str) -> str:
+    """On a server of which no other test needs anything."""
+    return own_url
 
 
 def calls_of(store: Store, name: str) -> list[Callable[[], Awaitable[object]]]:

@@ -1,0 +1,216 @@
+"""The Postgres store under many at once: calls that are cancelled, claims that are shared, an app in an outage."""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from itertools import count
+from random import Random
+from typing import Any
+
+import anyio
+import pytest
+from anyio import to_thread
+
+from a2asgi import A2Middleware, DrainTimings, EmbeddedScheduler, Event, PostgresStore, StoreUnavailable
+from a2asgi.ports import SessionKey, Store
+from a2asgi.testing.postgres_bench import PostgresBench
+from a2asgi.testing.store_bench import HOUR_MS, Opened, together
+from a2core import Entry, Needs, Plan, Snapshot, WakeAt
+from tests.asgi.stores.servers import PostgresServer
+from tests.asgi.stores.test_postgres import append, log_of, operator
+from tests.asgi.support import Served
+from tests.asgi.worlds import Shop, Tally, within
+
+CANCELLATIONS = 500
+AT_ONCE = 20
+SEED = 20_260_514
+KEYS = [SessionKey("shop", f"s-{number}") for number in range(7)]
+
+
+@pytest.fixture
+def url(bench: PostgresBench) -> str:
+    return bench.url("a2_of_one_test")
+
+
+# ── calls that are cancelled ─────────────────────────────────────────────────────────────
+
+
+async def append_expired(store: Store, key: SessionKey, event_id: str) -> None:
+    """Append what the next purge removes, and wake the session."""
+
+    def decide(snapshot: Snapshot, now_ms: int) -> Plan[None]:
+        entry = Entry(event_id, "order", "{}", None, now_ms, snapshot.last_seq + 1)
+        return Plan(None, entries=(entry,), expires={entry.seq: 0}, wake=WakeAt(now_ms))
+
+    await store.transact(key, Needs(ids=(event_id,)), decide)
+
+
+def some_call(store: Store, random: Random, event_id: str) -> Callable[[], Awaitable[object]]:
+    key = random.choice(KEYS)
+    calls: list[Callable[[], Awaitable[object]]] = [
+        lambda: append(store, event_id, key),
+        lambda: append_expired(store, SessionKey("old", key.session_id), event_id),
+        lambda: store.read(key, 0, 1_000),
+        lambda: store.claim_wakes(["old"], limit=3, lease_ms=1),
+        lambda: store.purge(3),
+        store.sessions,
+        store.dead_letters,
+    ]
+    return random.choice(calls)
+
+
+async def cancelled(call: Callable[[], Awaitable[object]], random: Random, caught: list[bool]) -> None:
+    """Make a call that is cancelled after some turns of the loop, or after some milliseconds."""
+
+    async def cancel_after(turns: int) -> None:
+        for _ in range(turns):
+            await anyio.lowlevel.checkpoint()
+        scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        with anyio.CancelScope() as scope:
+            if random.random() < 0.5:
+                tasks.start_soon(cancel_after, random.randrange(200))
+            else:
+                scope.deadline = anyio.current_time() + random.random() / 20
+            await call()
+        caught.append(scope.cancelled_caught)
+
+
+async def all_at_rest(url: str, name: str, *, most: int) -> None:
+    """Return once the server has no more than so many sessions of this name, and each waits outside a transaction."""
+    text = (
+        "SELECT state, count(l.pid) FROM pg_stat_activity a"
+        " LEFT JOIN pg_locks l ON l.pid = a.pid AND l.locktype = 'advisory'"
+        " WHERE application_name = %s GROUP BY a.pid, state"
+    )
+    with anyio.fail_after(30), operator(url) as console:
+        while True:
+            found = console.execute(text, (name,)).fetchall()
+            if len(found) <= most and set(found) <= {("idle", 0)}:
+                return
+            await anyio.lowlevel.checkpoint()
+
+
+@within(120)
+async def test_calls_that_are_cancelled_at_any_await_poison_no_connection_and_leave_none_behind(url: str) -> None:
+    random = Random(SEED)  # noqa: S311 - it picks moments, not secrets
+    caught: list[bool] = []
+    async with Opened(PostgresStore(f"{url}&application_name=cancelled", connections=2, timeout="60s")) as store:
+
+        async def kept(event_id: str) -> None:
+            key = SessionKey("kept", event_id)
+            assert 1 == await append(store, event_id, key)
+            assert [event_id] == await log_of(store, key)
+
+        for first in range(0, CANCELLATIONS, AT_ONCE):
+            async with anyio.create_task_group() as tasks:
+                for number in range(first, first + AT_ONCE):
+                    tasks.start_soon(cancelled, some_call(store, random, f"e{number}"), random, caught)
+                tasks.start_soon(kept, f"one-{first}")
+                tasks.start_soon(kept, f"two-{first}")
+        assert CANCELLATIONS == len(caught)
+        assert sum(caught) > CANCELLATIONS / 3
+        await all_at_rest(url, "cancelled", most=2)
+        await together(*[lambda number=number: kept(f"last-{number}") for number in range(20)])
+        for key in KEYS:
+            log = await log_of(store, key)
+            assert len(set(log)) == len(log)
+            found = await store.transact(key, Needs(seqs=tuple(range(1, len(log) + 1))), lambda seen, _: Plan(seen))
+            assert (len(log), len(log)) == (found.last_seq, len(found.items))
+    await all_at_rest(url, "cancelled", most=0)
+
+
+# ── claims that are shared ───────────────────────────────────────────────────────────────
+
+
+@within(60)
+async def test_stores_that_claim_at_once_share_what_is_due(url: str) -> None:
+    due = {SessionKey("shop", f"s-{number}") for number in range(200)}
+    stores = [PostgresStore(url, connections=4) for _ in range(4)]
+    await together(*[store.open for store in stores])
+
+    def wake(key: SessionKey) -> Callable[[], Awaitable[None]]:
+        return lambda: stores[0].transact(key, Needs(), lambda _snapshot, _now_ms: Plan(None, wake=WakeAt(0)))
+
+    await together(*map(wake, due))
+    taken: list[list[SessionKey]] = [[] for _ in stores]
+
+    async def take(number: int) -> None:
+        while sum(map(len, taken)) < len(due):
+            taken[number] += (await stores[number].claim_wakes(["shop"], limit=number + 3, lease_ms=HOUR_MS)).due
+
+    await together(*[lambda number=number: take(number) for number in range(4)])
+    assert Counter(due) == sum(map(Counter, taken), Counter[SessionKey]())
+    assert 2 <= sum(map(bool, taken))
+    for store in stores:
+        assert () == (await store.claim_wakes(["shop"], limit=9, lease_ms=HOUR_MS)).due
+        await store.close()
+
+
+# ── an app in an outage ──────────────────────────────────────────────────────────────────
+
+
+async def bare(scope: Any, receive: Any, send: Any) -> None:
+    """An app without a lifespan."""
+    raise LookupError
+
+
+async def append_orders(shop: Shop, session_id: str, acknowledged: Tally, stopped: anyio.Event) -> None:
+    """Append one order after another, each as often as it takes."""
+    for number in count():
+        if stopped.is_set():
+            return
+        text = f"{'abc'[number % 3]}-{session_id}-{number}"
+        while text not in acknowledged.seen:
+            with suppress(StoreUnavailable):
+                await shop.append(text, session_id=session_id)
+                acknowledged.add(text)
+            await anyio.sleep(0.005)
+
+
+async def settled(shop: Shop, session_id: str) -> None:
+    """Return once a session has no open work."""
+    key = SessionKey("orders", session_id)
+    while await shop.store.transact(key, Needs(heads=True), lambda snapshot, _now_ms: Plan(snapshot.heads)):
+        await anyio.lowlevel.checkpoint()
+
+
+@within(120)
+async def test_an_app_goes_on_after_its_server_was_killed_and_handles_all_it_acknowledged(
+    own_postgres: PostgresServer, own_url: str
+) -> None:
+    handled, acknowledged, stopped = Tally(), Tally(), anyio.Event()
+
+    async def handle(event: Event[str]) -> None:
+        await anyio.lowlevel.checkpoint()
+        handled.add(event.payload)
+
+    shop = Shop(
+        handle,
+        store=PostgresStore(own_url, timeout="2s"),
+        scheduler=EmbeddedScheduler(poll="50ms"),
+        timings=DrainTimings(ttl_ms=2_000, heartbeat_ms=500, grace_ms=100),
+    )
+    sessions = [f"s{number}" for number in range(4)]
+    late = [f"late-{session_id}" for session_id in sessions]
+    async with Served(A2Middleware(bare, shop.a2)):
+        for session_id, text in zip(sessions, late, strict=True):
+            await shop.session(session_id).schedule("late", shop.order(text), delay="1s")
+        async with anyio.create_task_group() as tasks:
+            for session_id in sessions:
+                tasks.start_soon(append_orders, shop, session_id, acknowledged, stopped)
+            await acknowledged.until(40)
+            await to_thread.run_sync(own_postgres.kill)
+            await to_thread.run_sync(own_postgres.start)
+            await acknowledged.until(len(acknowledged.seen) + 40)
+            stopped.set()
+        expected = {*acknowledged.seen, *late}
+        while not expected <= set(handled.seen):
+            await handled.until(len(handled.seen) + 1)
+        for session_id in sessions:
+            await settled(shop, session_id)
+        assert expected == set(handled.seen)
+        assert [] == await shop.a2.dead_letters()
+        logs = [await shop.log(session_id) for session_id in sessions]
+    assert sorted(expected) == sorted(text for log in logs for text in log)
