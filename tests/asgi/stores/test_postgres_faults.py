@@ -13,7 +13,7 @@ from anyio import to_thread
 
 from a2asgi import PostgresStore, StoreUnavailable
 from a2asgi.ports import Decide, SessionKey, Store
-from a2asgi.sqlstates import is_gone, is_retryable
+from a2asgi.postgres.sqlstates import is_gone, is_retryable
 from a2asgi.testing.store_bench import Opened, appending_as, together
 from a2core import Entry, Needs, Plan, Snapshot
 from tests.asgi.stores.proxies import wire
