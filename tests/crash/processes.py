@@ -101,7 +101,7 @@ class Server:
             self._process = None
             process.stdout.close()
             process.wait()
-            if "StoreUnavailable" not in self.told():
+            if not any(error in self.told() for error in ("StoreUnavailable", "AnswerLost")):
                 break
         raise AssertionError(f"server {self.name} did not start: {self.told()}")
 
