@@ -14,7 +14,7 @@ LACKING := $(firstword $(shell command -v node >/dev/null || echo Node.js; comma
 # The share of a2asgi's branches that its tests run, in percent. It only rises.
 FLOOR := 97
 
-.PHONY: help demo demo-qstash test world pyodide check clean
+.PHONY: help demo demo-qstash test world hosts pyodide check clean
 .NOTPARALLEL:
 
 help: ## list the commands
@@ -36,6 +36,9 @@ test: $(VENV)/test.stamp ## run every test, then hold the coverage
 world: $(VENV)/test.stamp ## simulate whole systems from a new seed, and break each rule to see it caught
 	$(BIN)/python -m tests.world --for 60s
 	$(BIN)/python -m tests.world --mutants
+
+hosts: $(VENV)/hosts.stamp ## run apps of five frameworks behind four servers, and as Lambda functions
+	$(BIN)/python -m tests.hosts
 
 pyodide: $(if $(LACKING),,tests/pyodide/node_modules/made.stamp) ## run the vectors under Pyodide, in Node.js
 ifdef LACKING

@@ -17,6 +17,8 @@ class Serving:
 
     Nothing is claimed before `begin`, so an app can finish its own start-up first; `stop` claims nothing more,
     gives running handlers their grace, and releases what is left, so that an app can then end its own part.
+    A life may be as short as one call of a serverless host, so what was due at its start is done in any case, though
+    no life is longer for that than its grace.
     """
 
     def __init__(
@@ -33,6 +35,8 @@ class Serving:
         self._grace_s = grace_s
         self._tasks = anyio.create_task_group()
         self._stopped = False
+        self._began_s: float | None = None
+        self._kept_up = anyio.Event()
         engine.runtime.stopping = True
 
     async def __aenter__(self) -> Self:
@@ -47,10 +51,11 @@ class Serving:
 
     def begin(self) -> None:
         """Start to claim."""
+        self._began_s = anyio.current_time()
         self._engine.runtime.stopping = False
         self._engine.run_in(self._tasks.start_soon)
         if self._engine.handles:
-            self._tasks.start_soon(keep_up, self._engine)
+            self._tasks.start_soon(keep_up, self._engine, self._kept_up)
         if self._wake_loop is not None:
             self._engine.runtime.on_wake = self._wake_loop.wake_in
             self._engine.runtime.reserve = self._wake_loop.reserve
@@ -60,9 +65,19 @@ class Serving:
         """Stop to claim, and end what runs. Doing it again does nothing."""
         if not self._stopped:
             self._stopped = True
+            end_s = anyio.current_time() + self._grace_s
+            if self._began_s is not None:
+                with anyio.CancelScope(deadline=self._began_s + self._grace_s):
+                    await self._first_round()
             if self._wake_loop is not None:
                 self._wake_loop.stop()
-            await self._engine.stop(self._grace_s)
+            await self._engine.stop(end_s - anyio.current_time())
+
+    async def _first_round(self) -> None:
+        if self._engine.handles:
+            await self._kept_up.wait()
+        if self._wake_loop is not None:
+            await self._wake_loop.first_round()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -97,8 +97,11 @@ async def purge(engine: Engine) -> int:
     return purged
 
 
-async def keep_up(engine: Engine) -> None:
-    """Put the crons in force, also after the store has lost them, then purge once a minute, until it is cancelled."""
+async def keep_up(engine: Engine, tried: anyio.Event) -> None:
+    """Put the crons in force, also after the store has lost them, then purge once a minute, until it is cancelled.
+
+    `tried` is set once it has been through all of this for the first time.
+    """
     in_force_since: int | None = None
     while True:
         losses = _losses(engine.runtime.store)
@@ -109,6 +112,7 @@ async def keep_up(engine: Engine) -> None:
             await purge(engine)
         except (StoreUnavailable, StoreBroken) as error:
             log.warning("the upkeep waits for the store: %s", error)
+        tried.set()
         in_force = in_force_since == _losses(engine.runtime.store)
         await engine.runtime.clock.sleep_ms(UPKEEP_MS if in_force else UPKEEP_RETRY_MS)
 

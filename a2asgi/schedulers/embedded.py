@@ -85,6 +85,13 @@ class WakeLoop:
         self._bell = anyio.Event()
         self._look_by_ms = 0
         self._stopped = False
+        self._looked = False
+        self._first: set[SessionKey] = set()
+        self._first_ended = anyio.Event()
+
+    async def first_round(self) -> None:
+        """Wait until what was due at the start has been taken and looked after, as far as there was room for it."""
+        await self._first_ended.wait()
 
     def stop(self) -> None:
         """Take nothing more; what was taken is delivered to its end."""
@@ -118,6 +125,7 @@ class WakeLoop:
                     await self._look_on()
         finally:
             self._tasks = None
+            self._first_ended.set()
 
     def _listening(self) -> AbstractContextManager[None]:
         """Hear at once of what others write that is due, where the store tells it; a sweep has the time to find it."""
@@ -148,6 +156,8 @@ class WakeLoop:
                 await self._clock.sleep_ms(pause_ms)
             else:
                 pause_ms = 0
+                self._looked = True
+                self._end_first()
                 await self._sleep()
 
     async def _take(self) -> None:
@@ -160,6 +170,8 @@ class WakeLoop:
             wakes = await self._store.claim_wakes(
                 share.contracts, limit=limit, lease_ms=self._lease_ms, late_ms=self._late_ms
             )
+            if not self._looked:
+                self._first.update(wakes.due)
             for key in wakes.due:
                 self._place(share).start(key)
             if self._room(share) <= 0:
@@ -195,6 +207,12 @@ class WakeLoop:
             await self._deliver(key)
         finally:
             self._give_back(share)
+            self._first.discard(key)
+            self._end_first()
+
+    def _end_first(self) -> None:
+        if self._looked and not self._first:
+            self._first_ended.set()
 
     def _give_back(self, share: Share) -> None:
         self._free += 1

@@ -5,6 +5,7 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -885,6 +886,40 @@ def test_a_host_may_run_each_call_in_a_loop_of_its_own(
     log = anyio.run(look)
     for number in range(3):
         assert [("placed", Placed(f"/{number}")), ("packed", Packed(f"/{number}"))] == log[2 * number : 2 * number + 2]
+
+
+async def test_a_life_of_one_call_does_what_was_due_at_its_start() -> None:
+    """A host that stops as soon as it has started fires timers and runs crons all the same, in its next call."""
+    store = MemoryStore(clock=ManualClock(1_700_000_000_000))
+    shop = Shop(store=store)
+    shop.orders.on(Placed)(Script(Packed()))
+    slots: list[datetime] = []
+
+    @shop.a2.cron("* * * * *")
+    def often(slot: datetime) -> None:
+        slots.append(slot)
+
+    app = A2Middleware(echo, shop.a2)
+    async with Served(app):
+        await shop.o1.schedule("later", Placed(), delay="1m")
+    assert ([], []) == (await types_of(shop.o1), slots)
+    store.offset_ms = 60_000
+    async with Served(app):
+        pass
+    assert (["placed", "packed"], 1) == (await types_of(shop.o1), len(slots))
+
+
+async def test_a_life_is_no_longer_than_its_grace_for_what_was_due_at_its_start() -> None:
+    """A handler that hangs is cut off, and gives back what it had."""
+    store = JournalStore([])
+    shop = Shop(store=store, grace="50ms")
+    work = Working()
+    shop.orders.on(Placed, retry=UNSPENT)(work)
+    await shop.o1.dispatch(Placed())
+    await shop.a2.close()
+    async with Served(A2Middleware(echo, shop.a2)):
+        pass
+    assert (["handler starts"], (KEY,)) == (work.journal[:1], (await store.wakes_due(KEY)).due)
 
 
 async def test_a_lifespan_may_follow_requests_that_came_without_one() -> None:
