@@ -16,9 +16,9 @@ class Ears:
     """
 
     def __init__(self) -> None:
-        self.sender = token_hex(6)
+        self.sender: str = token_hex(6)
         """Who wrote a hint, so that nobody hears his own."""
-        self.hears = False
+        self.hears: bool = False
         self._lock = Lock()
         self._ears: list[Ear] = []
 

@@ -79,16 +79,18 @@ class Server:
     """
 
     def __init__(self, url: str, *, connections: int, timeout_ms: int) -> None:
+        self.where: str
+        self._conninfo: str
         self.where, self._conninfo = read_url(url, timeout_ms)
         self._connections = connections
         self._timeout_ms = timeout_ms
-        self.timeout_s = timeout_ms / 1_000
+        self.timeout_s: float = timeout_ms / 1_000
         self._lock = Lock()
         self._turns = Turns()
         self._threads = _ThreadPool(self)
         self._workers = Workers("a2-postgres", connections)
         self._loops: dict[asyncio.AbstractEventLoop, _LoopPool] = {}
-        self.closed = False
+        self.closed: bool = False
 
     async def run(self, talk: Callable[[], Talk[T]], *, lock: int | None = None) -> T:
         """Hold a talk on a connection, and return its answer. It is begun again where the connection was stale.
