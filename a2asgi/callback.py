@@ -11,7 +11,7 @@ from a2asgi.engine import Engine
 from a2asgi.errors import BodyTooLarge, SendFailed
 from a2asgi.lifespan import Receive, Scope
 from a2asgi.oidc import token_of
-from a2asgi.ports import DeliveringScheduler, SessionKey
+from a2asgi.ports import DeliveringScheduler
 from a2core import (
     ANSWERS,
     Answer,
@@ -68,7 +68,7 @@ class _Delivery:
         return await deliveries.append(self.engine, step.task)
 
     async def drain(self, step: Drain) -> DrainAnswer:
-        return await deliveries.drain(self.engine, SessionKey(step.task.contract, step.task.session_id))
+        return await deliveries.drain(self.engine, step.task)
 
     async def publish(self, request: PublishRequest) -> bool:
         try:

@@ -13,11 +13,14 @@ from a2core import (
     Cancelled,
     Conflict,
     DrainAnswer,
+    DrainTask,
     Ended,
+    InvalidName,
     Needs,
     Plan,
     Snapshot,
     Stalled,
+    check_name,
     decide_delivery,
     parse_events,
 )
@@ -35,6 +38,9 @@ async def append(engine: Engine, task: AppendTask) -> Ended:
     events = parse_events(task)
     if events is None:
         log.error("timer %r of session %s holds no events that this code can read", task.id, key)
+        return Ended.FAILED
+    names = [name for event in events for name in (event.id, event.type)]
+    if not _can_be(task.session_id, task.id, *names):
         return Ended.FAILED
     drafts = [definition.task_draft(event) for event in events]
     wake_after_ms = engine.runtime.timings.window_ms
@@ -61,8 +67,11 @@ async def append(engine: Engine, task: AppendTask) -> Ended:
     return Ended.DONE
 
 
-async def drain(engine: Engine, key: SessionKey) -> DrainAnswer:
+async def drain(engine: Engine, task: DrainTask) -> DrainAnswer:
     """Drain a session whose wake-up a provider carried, and say what that delivery is to do next."""
+    if not _can_be(task.session_id):
+        return Ended.FAILED
+    key = SessionKey(task.contract, task.session_id)
     try:
         result = await engine.drain(key, arms=False)
         due_at_ms = await _next_timer_ms(engine, key) if result.state is DrainState.SETTLED else None
@@ -99,6 +108,17 @@ async def sweep(engine: Engine, limit: int) -> None:
     for key in wakes.due:
         await engine.runtime.arm_watchdog(key)
     await engine.tidy(PURGE_LIMIT)
+
+
+def _can_be(*names: str) -> bool:
+    """Whether a store can keep these: the wire has texts, such as half a character, that no id of ours is."""
+    try:
+        for name in names:
+            check_name("id", name)
+    except InvalidName as error:
+        log.warning("a delivery is about what cannot be here: %s", error)
+        return False
+    return True
 
 
 async def _next_timer_ms(engine: Engine, key: SessionKey) -> int | None:

@@ -61,6 +61,8 @@ class _MsgspecType(Generic[P]):
             reason, _, place = str(error).partition(" - at ")
             reason = reason.partition(" value '")[0]  # "Invalid enum value 'x'" repeats the input
             raise InvalidPayload("$" + place.rpartition("`$")[2].rstrip("`"), reason) from None
+        except UnicodeEncodeError:  # a timer's text comes over the wire, which can hold an escaped half of a character
+            raise InvalidPayload("$", "a text holds a lone surrogate, which is not Unicode text") from None
 
 
 class _PydanticType(Generic[P]):

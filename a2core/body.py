@@ -16,14 +16,14 @@ def declared_too_large(content_length: str | None, max_bytes: int) -> bool:
 
 
 class BoundedBody:
-    """Collects a body of at most `max_bytes` bytes."""
+    """Collects a body of at most `max_bytes` bytes, in that much memory: chunks of a byte are not kept as chunks."""
 
-    __slots__ = ("_chunks", "max_bytes", "size")
+    __slots__ = ("_body", "max_bytes", "size")
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes: int = max_bytes
         self.size: int = 0
-        self._chunks: list[bytes] = []
+        self._body = bytearray()
 
     def __repr__(self) -> str:
         return f"BoundedBody(max_bytes={self.max_bytes}, size={self.size})"
@@ -32,10 +32,10 @@ class BoundedBody:
         """Take one chunk. Raises TooLarge at the first one that passes the limit; what came before is dropped."""
         self.size += len(chunk)
         if self.size > self.max_bytes:
-            self._chunks.clear()
+            self._body.clear()
             raise TooLarge
-        self._chunks.append(chunk)
+        self._body += chunk
 
     def read(self) -> bytes:
         """All that was fed."""
-        return b"".join(self._chunks)
+        return bytes(self._body)

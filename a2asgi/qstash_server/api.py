@@ -94,6 +94,8 @@ class MessagesApi:
         try:
             if not isinstance(item, dict):
                 return Refused(400, "invalid batch: expected an object with destination, headers and body")
+            if not _is_text(item):
+                return Refused(400, "invalid batch: a text holds half a character")
             headers, body, queue = item.get("headers") or {}, item.get("body") or "", item.get("queue")
             if not isinstance(headers, dict) or not isinstance(body, str) or not isinstance(queue, str | None):
                 return Refused(400, "invalid batch: expected headers as an object, body and queue as texts")
@@ -104,8 +106,6 @@ class MessagesApi:
             self._limits.count()
         except Refused as refused:
             return refused
-        except UnicodeEncodeError:
-            return Refused(400, "invalid batch: the body holds half a character")
         return order
 
     async def get(self, request: Request) -> Response:
@@ -215,7 +215,7 @@ async def read_ids(request: Request, name: str) -> list[str] | None:
         return None
     value = _json(body)
     ids = value.get(name) if isinstance(value, dict) else None
-    if not isinstance(ids, list) or not all(isinstance(item, str) for item in ids):
+    if not isinstance(ids, list) or not all(isinstance(item, str) for item in ids) or not _is_text(ids):
         raise Refused(400, f'invalid body: expected {{"{name}": [...]}}')
     return ids
 
@@ -233,3 +233,12 @@ def _json(body: bytes) -> Any:
         return json.loads(body)
     except (ValueError, RecursionError):
         raise Refused(400, "invalid body: expected JSON") from None
+
+
+def _is_text(value: Any) -> bool:
+    """Whether all of its texts can be kept and sent: an escape of JSON may stand for half a character."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except (UnicodeEncodeError, RecursionError):
+        return False
+    return True

@@ -99,7 +99,7 @@ def destination_url(raw: str, query: str = "") -> str:
             url = parts._replace(netloc=f"{name}{port}").geturl()
     except (ValueError, UnicodeError):
         raise Refused(400, "invalid destination url: it cannot be parsed") from None
-    if not host or any(ord(character) <= ord(" ") for character in url):
+    if not host or any(character <= " " or character == "\x7f" for character in url):
         raise Refused(400, "invalid destination url: endpoint has no host, or a space")
     return url.partition("#")[0]
 
@@ -138,7 +138,7 @@ def parse_order(destination: str, options: Options, body: bytes, *, queue: str |
         redact=_redact(options.get("upstash-redact-fields") or ""),
         deduplication=_deduplication(options, destination, headers, body),
     )
-    _refuse_control_characters(order)
+    _refuse_unsendable_headers(order)
     return order
 
 
@@ -263,9 +263,11 @@ def _deduplication(options: Options, destination: str, headers: Headers, body: b
     return f"content:{content.hexdigest()}"
 
 
-def _refuse_control_characters(order: Order) -> None:
-    """A value that HTTP cannot carry would fail at each attempt; it is refused now."""
+def _refuse_unsendable_headers(order: Order) -> None:
+    """A header that HTTP cannot carry would fail at each attempt; it is refused now."""
     callbacks = [callback for callback in (order.callback, order.failure_callback) if callback is not None]
     for name, value in (pair for headers in (order.headers, *(c.headers for c in callbacks)) for pair in headers):
+        if _TOKEN.fullmatch(name) is None:
+            raise Refused(400, f"invalid header {ascii(name)[:100]}: it is no name of a header")
         if re.search(r"[\x00-\x08\x0a-\x1f\x7f]", value) or any(ord(character) > 0xFF for character in value):  # noqa: PLR2004 - Latin-1
             raise Refused(400, f"invalid header {name}: its value cannot be sent over HTTP")

@@ -152,8 +152,8 @@ class QStashServer:
         """
         headers = Headers(scope=scope)
         if self._credentials.are_public:
-            origin = urlsplit(headers.get("origin", "http://localhost")).hostname or ""
-            host = urlsplit(f"//{headers.get('host', 'localhost')}").hostname or ""
+            origin = _host_of(headers.get("origin", "http://localhost"))
+            host = _host_of(f"//{headers.get('host', 'localhost')}")
             if not is_loopback(host) or not is_loopback(origin):
                 raise Refused(403, "the development credentials serve this machine only")
         kind, _, token = headers.get("authorization", "").partition(" ")
@@ -175,6 +175,14 @@ class QStashServer:
             raise Refused(400, 'invalid travel: expected {"by": "10m"}, up to ten years in all')
         self.deliveries.wake()
         return JSONResponse({"now": self._clock.now_ms()})
+
+
+def _host_of(url: str) -> str:
+    """The host's name; empty, which is no place, where there is none."""
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
 
 
 def _error(status: int, text: str, headers: dict[str, str] | None = None) -> JSONResponse:

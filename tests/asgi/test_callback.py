@@ -195,6 +195,21 @@ async def test_a_successor_that_is_not_taken_is_no_acknowledgement() -> None:
             "unknown contract",
             id="unknown-contract",
         ),
+        pytest.param(
+            b'{"version":1,"kind":"drain","contract":"orders","sessionId":"\\ud800","dueAt":0}',
+            {},
+            500,
+            "delivery failed",
+            id="half-a-character",
+        ),
+        pytest.param(
+            b'{"version":1,"kind":"append","id":"t","contract":"orders","sessionId":"s","dueAt":0,'
+            b'"events":[{"id":"\\u0000","type":"note","payload":"a"}]}',
+            {},
+            500,
+            "delivery failed",
+            id="an-id-that-cannot-be-kept",
+        ),
     ],
 )
 async def test_what_is_no_delivery_is_refused(body: bytes, headers: dict[str, str], status: int, text: str) -> None:

@@ -490,6 +490,13 @@ async def test_a_stored_payload_that_no_longer_fits_is_named_on_read(newer: type
     assert [] == await newest.session("o1").read(after=1)
 
 
+@pytest.mark.parametrize("annotation", [dict[str, int], Login], ids=["msgspec", "pydantic"])
+def test_half_a_character_of_the_wire_is_refused_on_read(annotation: type[object]) -> None:
+    """A timer's payload comes from a provider, as JSON that may escape what is no text."""
+    with pytest.raises(InvalidPayload):
+        payload_type(annotation).decode('{"password": "\\ud800"}')
+
+
 async def test_a_stored_payload_that_no_longer_fits_fails_its_handler() -> None:
     """An event that cannot be given to its handler is a failure as any other, and its dead letter says why."""
     store = MemoryStore()

@@ -1,5 +1,7 @@
 """A body is bounded before anything is known of its sender."""
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -65,3 +67,15 @@ def test_a_body_is_never_printed() -> None:
     body = BoundedBody(10)
     body.feed(b"secret")
     assert "BoundedBody(max_bytes=10, size=6)" == repr(body)
+
+
+@pytest.mark.parametrize("size", [1, 2, 16])
+def test_a_body_of_crumbs_needs_no_more_than_its_bytes(size: int) -> None:
+    """A chunk that is kept costs more than a byte of it does, and its sender chooses how small they are."""
+    body = BoundedBody(2**18)
+    tracemalloc.start()
+    for _ in range(2**18 // size):
+        body.feed(b"x" * size)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**20

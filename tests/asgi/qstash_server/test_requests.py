@@ -159,6 +159,8 @@ async def test_the_token_may_come_in_the_query_and_another_is_refused() -> None:
         ({"host": "rebound.example.com"}, 403),
         ({"origin": "https://evil.example.com"}, 403),
         ({"origin": "null"}, 403),
+        ({"host": "[::1"}, 403),
+        ({"origin": "http://[localhost"}, 403),
         ({"origin": "http://localhost:3000"}, 200),
     ],
 )

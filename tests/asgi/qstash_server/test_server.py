@@ -55,6 +55,11 @@ async def test_what_is_unknown_is_not_found(method: str, path: str) -> None:
         ("PUT", "/v2/keys", None, 405),
         ("POST", "/v2/batch", [{"destination": URL, "headers": [1]}], 200),
         ("POST", "/v2/batch", '[{"destination": "https://e.com", "body": "\\ud800"}]', 200),
+        ("POST", "/v2/batch", '[{"destination": "https://e.com/\\ud800"}]', 200),
+        ("POST", "/v2/batch", '[{"destination": "https://e.com", "headers": {"Upstash-Label": "\\ud800"}}]', 200),
+        ("POST", "/v2/batch", [{"destination": URL, "headers": {"upstash-header-forward": "true", "a\nb": "c"}}], 200),
+        ("DELETE", "/v2/messages", '{"messageIds": ["\\ud800"]}', 400),
+        ("DELETE", "/v2/dlq", '{"dlqIds": ["\\ud800"]}', 400),
     ],
     ids=str,
 )
