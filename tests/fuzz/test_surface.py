@@ -140,9 +140,11 @@ scopes = st.builds(
 @EXAMPLES
 @given(scopes, clients)
 async def test_nobody_without_a_secret_gets_beyond_a_refusal(scope: Message, client: Client) -> None:
-    app, a2, _ = made()
+    store = MemoryStore()
+    app, a2, _ = made(store)
     status = await exchange(app, scope, client)
     assert status is None or status in documented(scope["path"])
+    assert [] == await store.sessions()
     await a2.close()
 
 
