@@ -72,6 +72,9 @@ class Serving:
             if self._wake_loop is not None:
                 self._wake_loop.stop()
             await self._engine.stop(end_s - anyio.current_time())
+            if self._wake_loop is not None and self._began_s is not None:
+                with clean_up(shield=False):  # what it took at the last moment would else stay taken for a claim window
+                    await self._wake_loop.ended()
 
     async def _first_round(self) -> None:
         if self._engine.handles:

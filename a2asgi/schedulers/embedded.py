@@ -88,10 +88,15 @@ class WakeLoop:
         self._looked = False
         self._first: set[SessionKey] = set()
         self._first_ended = anyio.Event()
+        self._ended = anyio.Event()
 
     async def first_round(self) -> None:
         """Wait until what was due at the start has been taken and looked after, as far as there was room for it."""
         await self._first_ended.wait()
+
+    async def ended(self) -> None:
+        """Wait until nothing is taken any more, and all that was taken has been looked after or handed on."""
+        await self._ended.wait()
 
     def stop(self) -> None:
         """Take nothing more; what was taken is delivered to its end."""
@@ -126,6 +131,7 @@ class WakeLoop:
         finally:
             self._tasks = None
             self._first_ended.set()
+            self._ended.set()
 
     def _listening(self) -> AbstractContextManager[None]:
         """Hear at once of what others write that is due, where the store tells it; a sweep has the time to find it."""

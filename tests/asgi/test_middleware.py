@@ -36,6 +36,7 @@ from a2asgi import (
     StoreBroken,
     StoreNotConfigured,
     StoreUnavailable,
+    Wakes,
     WiringError,
 )
 from a2asgi.testing import ManualClock
@@ -989,6 +990,41 @@ async def test_what_the_grace_does_not_cover_is_given_back() -> None:
     async with Served(A2Middleware(echo, other.a2)):
         await other.o1.drain()
     assert ([2], ["placed", "packed"]) == (pack.attempts, await types_of(other.o1))
+
+
+class SlowToTell(JournalStore):
+    """A store whose answer, once it has taken a wake-up, comes when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+        self.taken = anyio.Event()
+        self.let_go = anyio.Event()
+
+    async def claim_wakes(self, *args: Any, **options: Any) -> Wakes:
+        wakes = await super().claim_wakes(*args, **options)
+        if wakes.due:
+            self.taken.set()
+            await self.let_go.wait()
+        return wakes
+
+
+async def test_a_wake_up_that_is_taken_as_the_shutdown_comes_is_handed_on() -> None:
+    """G1: it is due at once for whoever comes next, and not only once its lease is over."""
+    store = SlowToTell()
+    shop = Shop(store=store)
+    pack = Script()
+    shop.orders.on(Placed)(pack)
+    async with Host(A2Middleware(echo, shop.a2)) as host:
+        await host.startup()
+        await anyio.wait_all_tasks_blocked()
+        await shop.o1.dispatch(Placed())
+        with anyio.fail_after(PATIENCE_S):
+            await store.taken.wait()
+        host.say_shutdown()
+        await anyio.wait_all_tasks_blocked()
+        store.let_go.set()
+        assert ENDED == await host.answer()
+    assert ([], (KEY,)) == (pack.events, (await store.wakes_due(KEY)).due)
 
 
 async def test_what_is_appended_during_a_shutdown_is_left_for_the_next_start() -> None:
