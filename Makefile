@@ -14,7 +14,10 @@ LACKING := $(firstword $(shell command -v node >/dev/null || echo Node.js; comma
 # The share of a2asgi's branches that its tests run, in percent. It only rises.
 FLOOR := 97
 
-.PHONY: help demo demo-qstash test world hosts pyodide check clean
+# What a2 is measured beside is installed apart from it.
+BENCH := $(VENV)-bench
+
+.PHONY: help demo demo-qstash test world hosts bench instructions pyodide check clean
 .NOTPARALLEL:
 
 help: ## list the commands
@@ -40,6 +43,12 @@ world: $(VENV)/test.stamp ## simulate whole systems from a new seed, and break e
 hosts: $(VENV)/hosts.stamp ## run apps of five frameworks behind four servers, and as Lambda functions
 	$(BIN)/python -m tests.hosts
 
+bench: $(BENCH)/made.stamp ## measure it beside what is floor or peer, and print one table of ratios
+	$(BENCH)/bin/python -m benchmarks
+
+instructions: $(VENV)/test.stamp ## count the instructions of the hot path, and fail at 5 % more than on record
+	$(BIN)/python -m benchmarks.instructions
+
 pyodide: $(if $(LACKING),,tests/pyodide/node_modules/made.stamp) ## run the vectors under Pyodide, in Node.js
 ifdef LACKING
 	@echo 'make pyodide: skipped, $(LACKING) is not installed'
@@ -59,7 +68,7 @@ check: $(VENV)/dev.stamp ## lint, format, types, imports and house rules
 clean: ## remove what these commands made
 	rm -rf .venv build dist .coverage .coverage.* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	rm -rf tests/pyodide/node_modules
-	find a2core a2asgi docs tests examples -name __pycache__ -prune -exec rm -rf {} +
+	find a2core a2asgi benchmarks docs tests examples -name __pycache__ -prune -exec rm -rf {} +
 
 # Made anew when pyproject.toml changes, so that nothing stays that it no longer names.
 $(VENV)/made.stamp: pyproject.toml
@@ -70,6 +79,12 @@ $(VENV)/made.stamp: pyproject.toml
 # One extra of pyproject.toml.
 $(VENV)/%.stamp: $(VENV)/made.stamp
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@touch $@
+
+# The project with the benchmarks' peers.
+$(BENCH)/made.stamp: pyproject.toml benchmarks/requirements.txt
+	$(PYTHON) -m venv --clear $(BENCH)
+	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test]' -r benchmarks/requirements.txt
 	@touch $@
 
 # The lock file's packages. npm's cache stays in the tree, as everything does that is made.
