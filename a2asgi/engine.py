@@ -6,13 +6,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias
-from uuid import uuid4
 
 import anyio
 
 from a2asgi.attempt import current_attempt
 from a2asgi.contract import Definition
 from a2asgi.drain import Drain, DrainResult, DrainState
+from a2asgi.entropy import random_id
 from a2asgi.errors import ConfigurationError, EventConflict, StoreBroken, StoreUnavailable
 from a2asgi.events import Event
 from a2asgi.groups import clean_up, ungrouped
@@ -265,7 +265,7 @@ class Engine:
     ) -> tuple[Receipt, bool]:
         if not events:
             raise ValueError("expected at least one event to append, got none")
-        drafts = [definition.draft(event, _random_id) for event in events]
+        drafts = [definition.draft(event, random_id) for event in events]
         roster = definition.roster()
 
         def decide(snapshot: Snapshot, now_ms: int) -> Plan[Appended | Conflict]:
@@ -323,7 +323,3 @@ def _logged(key: SessionKey) -> Iterator[None]:
         log.warning("the drain of session %s stopped, its next wake-up goes on: %s", key, error)
     except Exception:
         log.exception("the drain of session %s failed, which is a bug; its next wake-up goes on", key)
-
-
-def _random_id() -> str:
-    return uuid4().hex

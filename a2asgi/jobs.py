@@ -5,10 +5,10 @@ from dataclasses import replace
 from datetime import datetime
 from functools import update_wrapper
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
-from uuid import uuid4
 
 from a2asgi import runs
 from a2asgi.context import JobContext, SyncJobContext
+from a2asgi.entropy import random_id
 from a2asgi.errors import InvalidTime, NoDeadLetter, WiringError
 from a2asgi.events import Written
 from a2asgi.parameters import Parameters, takes
@@ -156,7 +156,7 @@ class Job(Generic[P, R]):
 
         Jobs of one concurrency key share a session, and so do those of one dedupe key: there they see each other.
         """
-        entropy = uuid4().hex
+        entropy = random_id()
         if dedupe_key is not None:
             check_name("dedupe_key", dedupe_key)
         if (shared := self._shared_key(packed)) is not None:

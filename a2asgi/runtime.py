@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import Any
-from uuid import uuid4
 
 import anyio
 
@@ -17,6 +16,7 @@ from a2asgi.activity import Activity
 from a2asgi.clock import Clock
 from a2asgi.context import TimerReceipt
 from a2asgi.contract import Definition
+from a2asgi.entropy import random_id
 from a2asgi.errors import InvalidTime, StoreBroken, StoreUnavailable, TimerNameTaken
 from a2asgi.events import NewEvent
 from a2asgi.limits import Limit
@@ -59,7 +59,7 @@ ARM_TIMEOUT_S = 2.0
 
 def make_holder() -> str:
     """A name for this process in the claims that it holds."""
-    return f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
+    return f"{socket.gethostname()}:{os.getpid()}:{random_id()[:8]}"
 
 
 def _unheard(_: int) -> None:

@@ -7,7 +7,7 @@ from threading import Condition, Thread
 from typing import Any, TypeAlias, TypeVar
 
 from a2asgi.errors import StoreUnavailable
-from a2asgi.threads import Reply, raising, returning
+from a2asgi.threads import Reply, raising, returning, set_all
 
 MAX_GROUP = 256
 """How many jobs share one commit at most, so that the first of them does not wait long."""
@@ -62,8 +62,7 @@ class SQLiteWorker:
                 outcomes = self._run_group(connection, jobs)
             except BaseException as error:  # noqa: BLE001 - it is raised where each of them is awaited
                 outcomes = [raising(error) for _ in jobs]
-            for (_, reply), outcome in zip(jobs, outcomes, strict=True):
-                reply.set(outcome)
+            set_all(zip((reply for _, reply in jobs), outcomes, strict=True))
         if connection is not None:
             connection.close()
         if self._stopped is not None:

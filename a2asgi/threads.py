@@ -1,9 +1,10 @@
 """The bridge between threads and an event loop: answers that travel to the loop that waits for them."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from contextvars import copy_context
+from functools import partial
 from threading import Condition, Thread
 from typing import Any, Generic, NoReturn, TypeVar
 
@@ -23,6 +24,7 @@ class Loop:
 
     def __init__(self) -> None:
         native: Any = current_token().native_token
+        self.native: object = native
         # asyncio and trio name the same operation differently
         self._call_soon: Callable[[Callable[[], object]], object] = (
             getattr(native, "call_soon_threadsafe", None) or native.run_sync_soon
@@ -44,13 +46,27 @@ class Reply(Generic[T]):
 
     def set(self, outcome: Callable[[], T]) -> None:
         """Deliver: the waiter calls `outcome`, which returns the value or raises the error."""
-        self._outcome = outcome
-        self._loop.call_soon(self._done.set)
+        set_all([(self, outcome)])
 
     async def wait(self) -> T:
         """Wait for the answer. Cancelling the wait abandons the thread's work, it does not stop it."""
         await self._done.wait()
         return self._outcome()
+
+
+def set_all(answers: Iterable[tuple[Reply[Any], Callable[[], Any]]]) -> None:
+    """Deliver these together: each loop is woken once."""
+    loops: dict[int, tuple[Loop, list[anyio.Event]]] = {}
+    for reply, outcome in answers:
+        reply._outcome = outcome  # noqa: SLF001 - of this room
+        loops.setdefault(id(reply._loop.native), (reply._loop, []))[1].append(reply._done)  # noqa: SLF001 - as above
+    for loop, waiting in loops.values():
+        loop.call_soon(partial(_wake, waiting))
+
+
+def _wake(waiting: list[anyio.Event]) -> None:
+    for done in waiting:
+        done.set()
 
 
 def returning(value: T) -> Callable[[], T]:
