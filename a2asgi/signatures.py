@@ -5,8 +5,9 @@ import json
 import logging
 import os
 import re
-from base64 import urlsafe_b64decode, urlsafe_b64encode
+from base64 import urlsafe_b64encode
 from binascii import Error as Base64Error
+from binascii import a2b_base64
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -34,6 +35,7 @@ REGIONS: Final = ("EU_CENTRAL_1", "US_EAST_1")
 
 _PLAIN_HEADER = b"eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9"  # {"alg":"HS256","typ":"JWT"}: what QStash sends
 _BASE64URL = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+_STANDARD = bytes.maketrans(b"-_", b"+/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,6 @@ class QStashVerifier:
     leeway_s: float = 0
     clock: Clock | None = field(default=None, repr=False, compare=False)
     production: bool | None = None
-    _hs256: Any = field(init=False, repr=False, compare=False)
     _pairs: Mapping[str, tuple[bytes, bytes]] = field(init=False, repr=False, compare=False)
     _clock: Clock = field(init=False, repr=False, compare=False)
 
@@ -69,7 +70,6 @@ class QStashVerifier:
         production = is_production(os.environ) if self.production is None else self.production
         algorithm = _hs256()
         pairs = {name: _prepared(algorithm, name, pair, production=production) for name, pair in given.items()}
-        object.__setattr__(self, "_hs256", algorithm)
         object.__setattr__(self, "_pairs", pairs)
         object.__setattr__(self, "_clock", self.clock or SystemClock())
 
@@ -135,7 +135,7 @@ class QStashVerifier:
             _check_header(header)
         pair = self._pairs.get(_region(region)) if region else None
         for key in pair or self._pairs.get("") or ():
-            if self._hs256.verify(signed, key, mac):
+            if hmac.compare_digest(hmac.digest(key, signed, "sha256"), mac):
                 break
         else:
             raise Refused(Refusal.UNKNOWN_KEY, f"no configured key made this signature{_of_region(region, pair)}")
@@ -242,7 +242,7 @@ def _split(signature: str | None) -> tuple[bytes, bytes]:
 
 def _decoded(part: bytes, name: str) -> bytes:
     try:
-        return urlsafe_b64decode(part + b"=" * (-len(part) % 4))
+        return a2b_base64(part.translate(_STANDARD) + b"=" * (-len(part) % 4))
     except Base64Error:
         raise Refused(Refusal.MALFORMED, f"the token's {name} is no base64url") from None
 
@@ -265,12 +265,21 @@ _DECODER = json.JSONDecoder(parse_int=float, parse_constant=_refuse_constant)
 
 def _json_object(data: bytes, name: str) -> dict[str, Any]:
     try:
-        value = None if data.count(b"{") + data.count(b"[") > MAX_BRACKETS else _DECODER.decode(data.decode())
+        value = None if data.count(b"{") + data.count(b"[") > MAX_BRACKETS else _read(data.decode())
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
         raise Refused(Refusal.MALFORMED, f"the token's {name} is no flat JSON object in UTF-8")
     return value
+
+
+def _read(text: str) -> object:
+    """The text's value; the decoder's own search for white space around it costs a third of that."""
+    if text.startswith("{"):
+        value, end = _DECODER.raw_decode(text)
+        if end == len(text):
+            return value
+    return _DECODER.decode(text)
 
 
 def _seconds(claims: Mapping[str, Any], name: str) -> float:

@@ -78,6 +78,8 @@ def refused(verdict: Verdict) -> tuple[Refusal | None, str]:
         pytest.param(token(exp=NOW_S + 1), id="one-second-left"),
         pytest.param(token(jti=7), id="jti-number"),
         pytest.param(token(body=urlsafe_b64encode(sha256(BODY).digest()).decode()), id="padded-hash"),
+        pytest.param(signed(PLAIN, f" {json.dumps(claims())}\n".encode()), id="white-space-around"),
+        pytest.param(signed(PLAIN, f"{json.dumps(claims())}\t".encode()), id="white-space-behind"),
         pytest.param(signed(b'{"alg":"HS256","kid":"unknown"}', str(claims()).replace("'", '"').encode()), id="D5-kid"),
     ],
 )
@@ -103,6 +105,7 @@ def test_it_is_accepted(text: str) -> None:
         ("..", Refusal.MALFORMED, "header is no flat JSON object"),
         ("W10.e30.", Refusal.MALFORMED, "header is no flat JSON object"),
         ("." * 2**20, Refusal.MALFORMED, f"a token of 1048576 characters, more than {MAX_TOKEN_CHARS}"),
+        (signed(PLAIN, f"{json.dumps(claims())}x".encode()), Refusal.MALFORMED, "claims is no flat JSON object"),
         (signed(b'{"alg":"none"}', b"{}"), Refusal.WRONG_ALGORITHM, "expected 'HS256', got 'none'"),
         (signed(b'{"alg":"HS512"}', b"{}", digest="sha512"), Refusal.WRONG_ALGORITHM, "got 'HS512'"),
         (signed(b'{"alg":"hs256"}', b"{}"), Refusal.WRONG_ALGORITHM, "got 'hs256'"),
