@@ -3,12 +3,13 @@
 import json
 from hashlib import sha256
 
-_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+_quoted = json.encoder.encode_basestring  # what JSONEncoder writes a text by, without all that is around it
 
 
 def derive_id(*parts: str | int) -> str:
     """`"a2_"` and the SHA-256 of the parts as a compact JSON array (wire.md 3); lone surrogates are escaped."""
-    return "a2_" + sha256(_ENCODER.encode(parts).encode("utf-8", "backslashreplace")).hexdigest()
+    array = ",".join([_quoted(part) if isinstance(part, str) else str(part) for part in parts])
+    return "a2_" + sha256(f"[{array}]".encode("utf-8", "backslashreplace")).hexdigest()
 
 
 def timer_id(contract: str, session_id: str, name: str) -> str:
