@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Iterator
+from functools import partial
 
 from a2asgi import deliveries
 from a2asgi.app import A2
@@ -38,19 +39,25 @@ class A2Middleware:
         self.app = app
         self.a2 = a2
         self.prefix = prefix
+        # told once: to ask whether something fits a protocol takes as long as to verify a signature
+        self._scheduler = a2.scheduler if isinstance(a2.scheduler, DeliveringScheduler) else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one scope."""
         kind = scope["type"]
         if kind == "http":
-            token = request_token.set(token_of(scope["headers"]))
+            serve = self.app
+            if self.prefix in scope["path"] and (path := self._own_path(scope)) is not None:
+                serve = partial(self._answer, path)
+            token = token_of(scope["headers"])
+            if token == request_token.get():  # as most often, where there is none
+                await serve(scope, receive, send)
+                return
+            before = request_token.set(token)
             try:
-                if self.prefix in scope["path"] and (path := self._own_path(scope)) is not None:
-                    await self._answer(path, scope, receive, send)
-                else:
-                    await self.app(scope, receive, send)
+                await serve(scope, receive, send)
             finally:
-                request_token.reset(token)
+                request_token.reset(before)
         elif kind == "lifespan":
             await self._lifespan(scope, receive, send)
         else:
@@ -68,8 +75,8 @@ class A2Middleware:
 
     async def _answer(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
         _, kind, *rest = path.split("/") if path else ("", "")
-        if path == "/scheduler" and isinstance(self.a2.scheduler, DeliveringScheduler):
-            await self._deliver(self.a2.scheduler, scope, receive, send)
+        if path == "/scheduler" and self._scheduler is not None:
+            await self._deliver(self._scheduler, scope, receive, send)
         elif kind in KINDS and len(rest) == 1 and rest[0]:
             await self._trigger(kind, rest[0], scope, receive, send)
         elif path != "/healthz":

@@ -13,5 +13,10 @@ request_token: ContextVar[str | None] = ContextVar("request_token", default=None
 
 def token_of(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
     """The request's token; None without one, and where it came twice."""
-    found = [value for name, value in headers if name == _HEADER]
-    return found[0].decode("latin-1") if len(found) == 1 else None
+    found = None
+    for name, value in headers:  # a loop, since every request of the app passes here
+        if name == _HEADER:
+            if found is not None:
+                return None
+            found = value
+    return None if found is None else found.decode("latin-1")
