@@ -83,10 +83,14 @@ class Drain:
     async def run(self) -> DrainResult:
         """Run to the end. Raises StoreUnavailable or StoreBroken, after the running handlers have ended."""
         try:
-            with ungrouped():
-                async with anyio.create_task_group() as tasks:
-                    self._tasks = tasks
-                    result = await self._run(tasks)
+            await self._look()
+            if self._fresh or self._look_again:
+                with ungrouped():
+                    async with anyio.create_task_group() as tasks:
+                        self._tasks = tasks
+                        result = await self._run(tasks)
+            else:  # most wake-ups find nothing to run, and a group takes longer to enter and leave than the look
+                result = await self._conclude()
         finally:
             await self._abandon()
             self._on_end(self)
@@ -131,12 +135,16 @@ class Drain:
                 self._arm_retry(tasks)
                 await self._mail.wait()
             else:
-                if self._runtime.stopping and self._trouble is None:
-                    await self._shield.run(partial(self._runtime.hand_over, self.key))
-                self._on_end(self)  # in the same breath: a poke from now on is for the next drain
-                if self._trouble is not None:
-                    raise self._trouble
-                return _result(self._picture) if self._may_claim() else DrainResult(DrainState.STALLED)
+                return await self._conclude()
+
+    async def _conclude(self) -> DrainResult:
+        """Nothing is left to do now."""
+        if self._runtime.stopping and self._trouble is None:
+            await self._shield.run(partial(self._runtime.hand_over, self.key))
+        self._on_end(self)  # in the same breath: a poke from now on is for the next drain
+        if self._trouble is not None:
+            raise self._trouble
+        return _result(self._picture) if self._may_claim() else DrainResult(DrainState.STALLED)
 
     def _arm_retry(self, tasks: TaskGroup) -> None:
         """Behind a provider, which alone wakes it, a lane's retry must not wait for the handlers of other lanes."""

@@ -32,7 +32,7 @@ from tests.asgi.worlds import NEVER, OFTEN, rounds, within
 CLAIM_S = 30
 """How long a claim lives, unless it is renewed."""
 
-QUICK = DrainTimings(ttl_ms=200, heartbeat_ms=50, grace_ms=50)
+QUICK = DrainTimings(ttl_ms=10_000, heartbeat_ms=50, grace_ms=50)
 """For where one process learns at its heartbeat what another one did."""
 
 
