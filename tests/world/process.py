@@ -81,7 +81,7 @@ class Process:
                 handle = Handle(self)
                 async with self.app.start(self, handle, partial(_Heart, self)) as serving:
                     serving.begin()
-                    self.serves = True
+                    self.serves = not self.stopping  # it may be told to stop as it starts
                     async with anyio.create_task_group() as self._requests:
                         await self._stop.wait()
         except* Crashed:

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
 from typing import Any
-from uuid import UUID
 
 import anyio
 
@@ -313,15 +312,15 @@ def seeded(seed: int) -> Iterator[None]:
     """Within it the ids that production code makes follow from the seed."""
     entropy = Random(f"ids {seed}")  # noqa: S311 - a world that can be repeated
 
-    def uuid4() -> UUID:
-        return UUID(int=entropy.getrandbits(128), version=4)
+    def random_id() -> str:
+        return f"{entropy.getrandbits(128):032x}"
 
     rooms: list[Any] = [engine_room, jobs_room]
-    originals = [room.uuid4 for room in rooms]
+    originals = [room.random_id for room in rooms]
     for room in rooms:
-        room.uuid4 = uuid4
+        room.random_id = random_id
     try:
         yield
     finally:
         for room, original in zip(rooms, originals, strict=True):
-            room.uuid4 = original
+            room.random_id = original
