@@ -18,6 +18,7 @@ from anyio import to_thread, wait_all_tasks_blocked
 from a2asgi import ConfigurationError, SQLiteStore, StoreBroken, StoreUnavailable
 from a2asgi.ports import Decide, SessionKey, Store, Wakes
 from a2asgi.sqlite_worker import MAX_GROUP
+from a2asgi.stores import sql
 from a2asgi.testing.store_bench import Opened
 from a2core import Ending, EndingKind, Entry, Needs, Plan, Snapshot, WakeAt, WorkItem
 
@@ -560,6 +561,16 @@ async def append_many(path: str, prefix: str, count: int) -> None:
     async with Opened(SQLiteStore(path)) as store, anyio.create_task_group() as tasks:
         for _ in range(5):
             tasks.start_soon(append_some, store)
+
+
+async def test_the_next_wake_up_is_found_without_a_look_at_every_session(tmp_path: Path) -> None:
+    """The index of wake-ups holds only what waits, and is used where the question says that it asks for no other."""
+    async with Opened(SQLiteStore(tmp_path / "a2.db")):
+        pass
+    statement = next(sql.next_wake(["shop"], 0))
+    with closing(sqlite3.connect(tmp_path / "a2.db")) as connection:
+        [[*_, plan]] = connection.execute(f"EXPLAIN QUERY PLAN {statement.sql}", statement.params).fetchall()
+    assert "USING COVERING INDEX a2_sessions_wake" in plan
 
 
 def main(command: str, *arguments: str) -> None:
