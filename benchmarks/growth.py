@@ -47,7 +47,7 @@ class Shop:
 
     def sample(self, kind: EventType[Any], appends: int, sessions: int) -> float:
         """Seconds of one of them, in one session, each time in another one of so many."""
-        session = self._orders.session(str(next(self._sessions) % sessions + 1))
+        session = self._orders.session(f"{next(self._sessions) % sessions + 1:07d}")
 
         async def append() -> None:
             for _ in range(appends):
@@ -98,9 +98,9 @@ def behind_backlogs(effort: Effort, runner: Runner, new_place: NewPlace) -> Iter
     shops: dict[str, tuple[Shop, int]] = {}
     for length in (effort.of(LENGTHS[0], 10), effort.of(LENGTHS[-1], 11)):
         shop = Shop(runner, new_place())
-        shop.append(shop.spoilt, "1")
-        shop.append(shop.spoilt, "1")
-        copy_event(shop.path, "1", length)
+        shop.append(shop.spoilt, "0000001")
+        shop.append(shop.spoilt, "0000001")
+        copy_event(shop.path, "0000001", length)
         shops[f"{length:,}"] = shop, 1
     yield from measured(effort, "events waiting in another lane", shops)
     for shop, _ in shops.values():

@@ -59,7 +59,7 @@ def contest(effort: Effort, one: Contest) -> Iterator[Row]:
     with place as new_place:
         jobs = effort.of(one.jobs, 3)
         variants = {name: partial(rate, new_place, name, jobs) for name in (OURS, *there)}
-        found = interleave(variants, min(effort.rounds, 5))
+        found = interleave(variants, min(effort.rounds, 3))
     for against, goal in one.goals.items():
         yield _row(path, against, goal, found, one.peers)
 

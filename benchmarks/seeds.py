@@ -12,6 +12,7 @@ def writing(path: str) -> Iterator[sqlite3.Connection]:
     """A transaction on the file, for which a crash is no matter."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA synchronous=OFF")
+        connection.execute("PRAGMA cache_size=-400000")  # 400 MB: all of it
         connection.execute("BEGIN IMMEDIATE")
         yield connection
         connection.execute("COMMIT")
@@ -19,14 +20,15 @@ def writing(path: str) -> Iterator[sqlite3.Connection]:
 
 
 def copy_session(path: str, session: str, copies: int) -> None:
-    """Make so many sessions like this one, with its log, its open work and its timers, named 1, 2 and so on."""
+    """Make so many sessions like this one, with its log, its open work and its timers, named 0000001 and so on."""
     with writing(path) as db:
         [own, last] = db.execute(
             "SELECT id, (SELECT max(id) FROM a2_sessions) FROM a2_sessions WHERE session_id = ?", (session,)
         ).fetchone()
         db.execute(
             f"{NUMBERS} INSERT INTO a2_sessions (id, contract, session_id, last_seq, wake_at_ms)"
-            " SELECT ? + n, contract, cast(n AS TEXT), last_seq, wake_at_ms + n FROM numbers, a2_sessions WHERE id = ?",
+            " SELECT ? + n, contract, printf('%07d', n), last_seq, wake_at_ms + n"
+            " FROM numbers, a2_sessions WHERE id = ?",
             (copies, last, own),
         )
         for table in ("a2_log", "a2_work", "a2_timers"):

@@ -78,7 +78,8 @@ class Look:
         took = perf_counter() - started
         assert taken == DUE, taken
         self._raw.execute(
-            "UPDATE a2_sessions SET wake_at_ms = ? WHERE wake_at_ms < ?", (now_ms + 10**9, now_ms + 10**6)
+            "UPDATE a2_sessions SET wake_at_ms = ? WHERE contract = ? AND wake_at_ms < ?",
+            (now_ms + 10**9, *CONTRACT, now_ms + 10**6),
         )
         return took
 
@@ -94,7 +95,9 @@ class Look:
         self._raw.executemany(
             "UPDATE a2_sessions SET wake_at_ms = ? WHERE id = ?", [(now_ms + LEASE_MS, id_) for id_, _ in rows]
         )
-        self._raw.execute("SELECT min(wake_at_ms) FROM a2_sessions WHERE contract = ?", CONTRACT).fetchall()
+        self._raw.execute(
+            "SELECT min(wake_at_ms) FROM a2_sessions WHERE contract = ? AND wake_at_ms IS NOT NULL", CONTRACT
+        ).fetchall()
         self._raw.execute("COMMIT")
         return len(rows)
 
