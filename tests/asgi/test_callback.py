@@ -294,3 +294,28 @@ async def test_requests_never_see_each_others_token(tokens: int) -> None:
         gate.set()
     assert {f"/{number}": f"token-{number}" if number % 3 else None for number in range(tokens)} == seen
     assert request_token.get() is None
+
+
+async def test_a_request_without_a_token_has_none_within_one_that_has() -> None:
+    """As where an app calls itself: the token is the outer request's alone, and is there again after the inner one."""
+    from a2asgi import A2Middleware  # noqa: PLC0415 - beside its room
+    from a2asgi.oidc import request_token  # noqa: PLC0415 - the room under test
+
+    seen: list[tuple[str, str | None]] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append((scope["path"], request_token.get()))
+        if scope["path"] == "/outer":
+            await asgi({**scope, "path": "/inner", "headers": []}, receive, send)
+            seen.append(("/outer", request_token.get()))
+
+    async def receive() -> Any:
+        return {"type": "http.disconnect"}
+
+    async def send(_: Any) -> None: ...
+
+    asgi = A2Middleware(app, A2(store=MemoryStore()))
+    scope = {"type": "http", "method": "GET", "path": "/outer", "headers": [(b"x-vercel-oidc-token", b"own")]}
+    await asgi(scope, receive, send)
+    assert [("/outer", "own"), ("/inner", None), ("/outer", "own")] == seen
+    assert request_token.get() is None

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 import anyio
 import pytest
 
-from a2asgi.threads import Loop, Reply, raising, returning, run_in_thread
+from a2asgi.threads import Loop, Reply, raising, returning, run_in_thread, set_all
 from tests.asgi.support import PATIENCE_S, until
 
 tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
@@ -38,6 +38,20 @@ async def test_a_reply_may_be_an_error() -> None:
     with pytest.raises(KeyError) as raised:
         await reply.wait()
     assert error is raised.value
+
+
+async def test_replies_that_come_together_wake_their_loop_once() -> None:
+    """Values and errors, each to its own waiter."""
+    replies: list[Reply[int]] = [Reply() for _ in range(3)]
+    woken: list[object] = []
+    replies[0]._loop.call_soon = woken.append  # type: ignore[assignment,method-assign]  # noqa: SLF001 - the wake-up
+    set_all(zip(replies, [returning(1), raising(KeyError("lost")), returning(3)], strict=True))
+    [wake] = woken
+    assert callable(wake)
+    wake()
+    assert (1, 3) == (await replies[0].wait(), await replies[2].wait())
+    with pytest.raises(KeyError):
+        await replies[1].wait()
 
 
 async def test_many_replies_find_their_own_waiters() -> None:
