@@ -53,11 +53,13 @@ class PostgresStore:
     """Keeps sessions in a Postgres database, for any number of processes. Needs `pip install 'a2[postgres]'`.
 
     `url` is libpq's: postgresql://user:password@host:5432/database. The tables go where its search_path points, which
-    `?options=-csearch_path%3Dname` in the URL sets. A pooler in transaction mode may stand before the server: nothing
+    `?options=-csearch_path%3Dname` in the URL sets. Of several hosts in it, `target_session_attrs=read-write` finds the
+    one that takes writes. A pooler in transaction mode may stand before the server: nothing
     is kept in its sessions. Transactions of one session wait for each other, those of different sessions never do.
 
     `connections` is how many one process uses at once on each event loop; threads that block have one each beside
-    them. `timeout` bounds every wait: for an answer, a lock, a free connection, a new one; then StoreUnavailable.
+    them. `timeout` bounds every wait: for an answer, a lock, a free connection, a new one (2 s at least). Then it is
+    StoreUnavailable.
     Where the connection is lost while a transaction is committed, nobody can tell whether it was written; the ids of
     its events make it safe to try again. Nothing is opened before `open`.
     """
