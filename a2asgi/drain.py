@@ -54,6 +54,8 @@ class Drain:
     ) -> None:
         self.key = key
         self.finished: anyio.Event = anyio.Event()
+        self.looked: anyio.Event = anyio.Event()
+        """Set once it has seen what there is to claim for the first time."""
         self.result: DrainResult | None = None
         self.patient: bool = True
         """Whether it waits for a place to run in; not where a handler waits for it, who may be in that place."""
@@ -84,6 +86,7 @@ class Drain:
         """Run to the end. Raises StoreUnavailable or StoreBroken, after the running handlers have ended."""
         try:
             await self._look()
+            self.looked.set()
             if self._fresh or self._look_again:
                 with ungrouped():
                     async with anyio.create_task_group() as tasks:
@@ -94,6 +97,7 @@ class Drain:
         finally:
             await self._abandon()
             self._on_end(self)
+            self.looked.set()
             self.finished.set()
             self._runtime.activity.leave()
         self.result = result

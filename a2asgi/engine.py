@@ -236,6 +236,11 @@ class Engine:
         except (StoreUnavailable, StoreBroken) as error:
             log.warning("nothing was purged, the next request does: %s", error)
 
+    async def looked(self) -> None:
+        """Wait until each drain under way has seen what there is to claim."""
+        for drain in list(self._drains.values()):
+            await drain.looked.wait()
+
     async def stop(self, grace_s: float) -> None:
         """Claim nothing more, give running handlers `grace_s`, then stop them and give their claims back."""
         self.runtime.stopping = True

@@ -17,8 +17,7 @@ class Serving:
 
     Nothing is claimed before `begin`, so an app can finish its own start-up first; `stop` claims nothing more,
     gives running handlers their grace, and releases what is left, so that an app can then end its own part.
-    A life may be as short as one call of a serverless host, so what was due at its start is done in any case, though
-    no life is longer for that than its grace.
+    A life may be as short as one call of a serverless host, so what was due at its start is claimed in any case.
     """
 
     def __init__(
@@ -81,6 +80,7 @@ class Serving:
             await self._kept_up.wait()
         if self._wake_loop is not None:
             await self._wake_loop.first_round()
+        await self._engine.looked()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -87,12 +87,12 @@ class WakeLoop:
         self._stopped = False
         self._looked = False
         self._first: set[SessionKey] = set()
-        self._first_ended = anyio.Event()
+        self._first_begun = anyio.Event()
         self._ended = anyio.Event()
 
     async def first_round(self) -> None:
-        """Wait until what was due at the start has been taken and looked after, as far as there was room for it."""
-        await self._first_ended.wait()
+        """Wait until somebody looks after what was due at the start, as far as there was room for it."""
+        await self._first_begun.wait()
 
     async def ended(self) -> None:
         """Wait until nothing is taken any more, and all that was taken has been looked after or handed on."""
@@ -130,7 +130,7 @@ class WakeLoop:
                     await self._look_on()
         finally:
             self._tasks = None
-            self._first_ended.set()
+            self._first_begun.set()
             self._ended.set()
 
     def _listening(self) -> AbstractContextManager[None]:
@@ -163,7 +163,7 @@ class WakeLoop:
             else:
                 pause_ms = 0
                 self._looked = True
-                self._end_first()
+                self._begin_first()
                 await self._sleep()
 
     async def _take(self) -> None:
@@ -209,16 +209,16 @@ class WakeLoop:
             self._tasks.start_soon(self._attend, share, key)
 
     async def _attend(self, share: Share, key: SessionKey) -> None:
+        self._first.discard(key)
+        self._begin_first()
         try:
             await self._deliver(key)
         finally:
             self._give_back(share)
-            self._first.discard(key)
-            self._end_first()
 
-    def _end_first(self) -> None:
+    def _begin_first(self) -> None:
         if self._looked and not self._first:
-            self._first_ended.set()
+            self._first_begun.set()
 
     def _give_back(self, share: Share) -> None:
         self._free += 1

@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,6 +22,7 @@ import pytest
 ENVIRONMENT = "A2_TEST_REDIS"
 DEFAULT_URL = "redis://127.0.0.1:6379"
 PATIENCE_S = 20.0
+MAX_CLUSTER_PORT = 55_535
 
 
 class RedisClient:
@@ -68,9 +69,7 @@ class RedisServer:
     """A server of our own, on a free port and a folder that it finds again, with an append-only file."""
 
     def __init__(self, folder: Path, *options: str) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port: int = free.getsockname()[1]
+        self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}"
         self._folder = folder
         self._options = options
@@ -98,6 +97,8 @@ class RedisServer:
             if b"eady to accept connections" in line:
                 break
         else:
+            output.close()
+            self.process.wait()
             raise RuntimeError(f"redis-server did not start: {told.decode()}")
         self._reader = Thread(target=output.read, daemon=True)  # or it would wait for its log to be read
         self._reader.start()
@@ -121,6 +122,17 @@ class RedisServer:
     def client(self) -> RedisClient:
         """A connection to it."""
         return RedisClient(self.port)
+
+
+def free_port() -> int:
+    """A free port that a node of a cluster may have too: its bus has one that is 10,000 higher."""
+    with ExitStack() as taken:
+        while True:
+            free = taken.enter_context(socket.socket())
+            free.bind(("127.0.0.1", 0))
+            port: int = free.getsockname()[1]
+            if port <= MAX_CLUSTER_PORT:
+                return port
 
 
 def redis_command() -> str | None:
