@@ -1,7 +1,8 @@
 """Turns: whoever wants the same thing on one event loop gets it one after another, in the order of asking."""
 
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import AsyncIterator, Hashable
+from contextlib import asynccontextmanager
 
 import anyio
 from anyio.lowlevel import current_token
@@ -12,6 +13,15 @@ class Turns:
 
     def __init__(self) -> None:
         self._queues: dict[Hashable, deque[anyio.Event]] = {}
+
+    @asynccontextmanager
+    async def of(self, thing: Hashable) -> AsyncIterator[None]:
+        """Have a turn for as long as this is entered."""
+        await self.take(thing)
+        try:
+            yield
+        finally:
+            self.give(thing)
 
     async def take(self, thing: Hashable) -> None:
         """Wait until it is the caller's turn, which lasts until `give`."""

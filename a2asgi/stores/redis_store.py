@@ -1,14 +1,10 @@
 """What the Redis stores share: a store whose transactions are a compare-and-set of finished plans."""
 
 import re
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Collection
 from secrets import token_hex
 from threading import Lock
 from typing import TypeVar
-
-import anyio
 
 from a2asgi.errors import ConfigurationError, StoreUnavailable
 from a2asgi.listening import Ears, hint
@@ -18,6 +14,7 @@ from a2asgi.stores import redis_indexes as indexes
 from a2asgi.stores import redis_records as records
 from a2asgi.stores.redis_link import MAX_SHARDS, Data, Home, Link, OpenLink, StateLost, find_home, log, pause
 from a2asgi.stores.redis_scripts import READ, TOKEN_CHARS, WRITE
+from a2asgi.turns import Turns
 from a2core import Entry, Needs, WorkItem
 
 MAX_STARTS = 200
@@ -48,8 +45,7 @@ class ScriptStore:
         self._is_open = False
         self._home: Home | None = None
         self._last_home: Home | None = None
-        self._turns: dict[SessionKey, anyio.Lock] = {}
-        self._waiting: Counter[SessionKey] = Counter()
+        self._turns = Turns()
         self._ears = Ears()
 
     async def open(self) -> None:
@@ -158,7 +154,7 @@ class ScriptStore:
         async def transact(data: Data) -> Answer:
             shard, member = data.layout.shard_of(key), records.member_of(key)
             names = data.layout.names(key, *records.PARTS, "wakes", *records.INDEXES)
-            async with self._turn(key):
+            async with self._turns.of(key):  # so that those of one process never start over for each other
                 for started in range(MAX_STARTS):
                     now_ms, seen, snapshot = await indexes.load(data, key, needs)
                     plan = decide(snapshot, now_ms)
@@ -175,16 +171,3 @@ class ScriptStore:
             raise StoreUnavailable(f"{self._where}: others wrote session {key} first, {MAX_STARTS} times; try again")
 
         return transact
-
-    @asynccontextmanager
-    async def _turn(self, key: SessionKey) -> AsyncIterator[None]:
-        """One transaction of a session at a time, so that those of one process never start over for each other."""
-        turn = self._turns.setdefault(key, anyio.Lock())
-        self._waiting[key] += 1
-        try:
-            async with turn:
-                yield
-        finally:
-            self._waiting[key] -= 1
-            if not self._waiting[key]:
-                del self._waiting[key], self._turns[key]
