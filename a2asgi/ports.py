@@ -11,6 +11,9 @@ Answer = TypeVar("Answer")
 Decide: TypeAlias = Callable[[Snapshot, int], Plan[Answer]]
 """A decision of the core with all but the snapshot and the store's `now_ms` filled in."""
 
+DUE_TIMERS = 100
+"""How many due timers one snapshot holds at most, so that a transaction stays short."""
+
 
 @dataclass(frozen=True, slots=True)
 class SessionKey:

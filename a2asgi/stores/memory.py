@@ -7,11 +7,8 @@ from threading import Lock
 from anyio.lowlevel import checkpoint
 
 from a2asgi.clock import Clock, SystemClock
-from a2asgi.ports import Answer, Decide, SessionInfo, SessionKey, Wakes
+from a2asgi.ports import DUE_TIMERS, Answer, Decide, SessionInfo, SessionKey, Wakes
 from a2core import Entry, Needs, Plan, Snapshot, Timer, TimerRecord, WorkItem, moved_wake
-
-DUE_TIMERS = 100
-"""How many due timers one snapshot holds at most, so that a transaction stays short."""
 
 
 @dataclass(slots=True)

@@ -7,12 +7,11 @@ but say so. Where one is written, `lanes`, `heads`, `keyed`, `due` and the shard
 from dataclasses import dataclass, field
 from hashlib import sha1
 
+from a2asgi.ports import DUE_TIMERS
+
 TOKEN_CHARS = 12
 KNOWN_TOKENS = 8
 """How many of a session's last writes are known by their tokens, so that who lost an answer can ask again."""
-
-DUE_TIMERS = 100
-"""How many due timers one snapshot holds at most, so that a transaction stays short."""
 
 
 @dataclass(frozen=True, slots=True)

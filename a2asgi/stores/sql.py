@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from a2asgi.listening import hint
-from a2asgi.ports import Answer, Decide, SessionInfo, SessionKey, Wakes
+from a2asgi.ports import DUE_TIMERS, Answer, Decide, SessionInfo, SessionKey, Wakes
 from a2asgi.stores.dialect import Dialect, Now, Rows, Statement, Steps
 from a2core import (
     Claim,
@@ -29,10 +29,6 @@ from a2core import (
     WorkItem,
     moved_wake,
 )
-
-DUE_TIMERS = 100
-"""How many due timers one snapshot holds at most, so that a transaction stays short."""
-
 
 _LOG = "l.id, l.type, l.payload, l.cause, l.created_at_ms, l.seq, l.ending_kind, l.ending_reason"
 _WORK = (
