@@ -1,12 +1,19 @@
 """Listening: who in this process has an ear for what other processes write, and the hints that travel between them."""
 
 import json
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from secrets import token_hex
 from threading import Lock
 
 from a2asgi.ports import Ear, SessionKey
+
+log: logging.Logger = logging.getLogger("a2asgi.listening")
+
+MIN_PAUSE_S = 0.25
+MAX_PAUSE_S = 30.0
+"""Shortest and longest pause before a listener tries again."""
 
 
 class Ears:
@@ -21,6 +28,7 @@ class Ears:
         self.hears: bool = False
         self._lock = Lock()
         self._ears: list[Ear] = []
+        self._pause_s = 0.0
 
     def __bool__(self) -> bool:
         return bool(self._ears)
@@ -49,6 +57,14 @@ class Ears:
         if self.hears != hears:
             self.hears = hears
             self._tell(None, is_due=True)
+
+    def lost(self, error: Exception) -> float:
+        """From now on nothing is heard, for this reason; how many seconds to wait before listening again."""
+        self._pause_s = MIN_PAUSE_S if self.hears else min(max(2 * self._pause_s, MIN_PAUSE_S), MAX_PAUSE_S)
+        if self._pause_s == MIN_PAUSE_S:  # told once, not again and again
+            log.warning("cannot hear what others write, and looks for it instead: %s", error)
+        self.turn(hears=False)
+        return self._pause_s
 
     def _tell(self, key: SessionKey | None, *, is_due: bool) -> None:
         with self._lock:

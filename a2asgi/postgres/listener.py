@@ -1,6 +1,5 @@
 """The listener: a thread that hears of NOTIFYs on a connection of its own, and listens again after each failure."""
 
-import logging
 import time
 from contextlib import closing
 from math import inf
@@ -13,18 +12,12 @@ import psycopg
 
 from a2asgi.errors import StoreBroken, StoreUnavailable
 from a2asgi.listening import Ears, echo
+from a2asgi.postgres import CHANNEL
 from a2asgi.postgres.pools import Server, Talk
 
-log: logging.Logger = logging.getLogger("a2asgi.postgres.listener")
-
-CHANNEL = "a2"
 TELL = f"SELECT pg_notify('{CHANNEL}', %s)"
 ECHO_S = 10.0
 """How often it sends itself a hint: neither a wire that fell silent, nor a pooler, says that nothing comes."""
-
-MIN_PAUSE_S = 0.25
-MAX_PAUSE_S = 30.0
-"""Shortest and longest pause before it listens again."""
 
 
 class Listener:
@@ -43,18 +36,15 @@ class Listener:
         self._waker.close()
 
     def _work(self) -> None:
-        pause_s = 0.0
         with self._woken:
             while not self._stopped:
                 try:
                     with closing(self._server.connect()) as connection:
                         self._listen(connection)
                 except (StoreUnavailable, StoreBroken, psycopg.Error, OSError) as error:
-                    pause_s = MIN_PAUSE_S if self._ears.hears else min(max(2 * pause_s, MIN_PAUSE_S), MAX_PAUSE_S)
-                    if pause_s == MIN_PAUSE_S and not self._stopped:  # told once, not again and again
-                        log.warning("cannot hear what others write, and looks for it instead: %s", error)
-                self._ears.turn(hears=False)
-                self._wait(pause_s)
+                    if not self._stopped:
+                        self._wait(self._ears.lost(error))
+        self._ears.turn(hears=False)
 
     def _listen(self, connection: psycopg.Connection[Any]) -> None:
         """Listen until it is stopped, or nothing is heard any more."""

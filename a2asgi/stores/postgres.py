@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from a2asgi.errors import ConfigurationError, StoreUnavailable
 from a2asgi.listening import Ears
 from a2asgi.ports import Answer, Decide, Ear, SessionInfo, SessionKey, Wakes
+from a2asgi.postgres import CHANNEL
 from a2asgi.stores import sql
 from a2asgi.stores.dialect import ID_OF_DATABASE, Dialect, Now, Statement, Steps, migrate
 from a2asgi.times import Duration, duration_ms
@@ -31,7 +32,7 @@ DIALECT = Dialect(
     hold=" FOR UPDATE",
     hold_free=" FOR UPDATE SKIP LOCKED",
     expirable="a2_sessions s JOIN a2_log l ON l.session = s.id",  # held in this order, which is a transaction's
-    tell="SELECT pg_notify('a2', ?)",
+    tell=f"SELECT pg_notify('{CHANNEL}', ?)",
 )
 CLOCK: "Query" = ("SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint", ())
 COMMIT: "Query" = ("COMMIT", ())

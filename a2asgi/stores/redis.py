@@ -12,7 +12,7 @@ from a2asgi.listening import Ears
 from a2asgi.loop_thread import LoopThread
 from a2asgi.ports import Ear, SessionKey
 from a2asgi.signatures import shown_url
-from a2asgi.stores.redis_link import AnswerLost, Data, Link, log, refusal
+from a2asgi.stores.redis_link import AnswerLost, Data, Link, refusal
 from a2asgi.stores.redis_scripts import WATCH, Script
 from a2asgi.stores.redis_store import ScriptStore
 from a2asgi.times import Duration, duration_ms
@@ -22,10 +22,6 @@ CLUSTER_SHARDS = 16
 DEFAULT_PORT = 6379
 IDLE_S = 5
 """After so long without a hint the subscriber's connection is asked whether it still answers."""
-
-MIN_PAUSE_S = 0.25
-MAX_PAUSE_S = 30.0
-"""Shortest and longest pause before it subscribes again."""
 
 TIMEOUTS = ("stream_timeout", "connect_timeout", "pool_timeout")
 CODES = (
@@ -117,18 +113,15 @@ class RedisStore(ScriptStore):
     async def _listen(self, link: Link) -> None:
         """Hear of what others write, on the store's thread, and subscribe again after each failure."""
         client = cast("_Client", link)
-        pause_s = 0.0
-        while True:
-            try:
-                data = await self._data(link)
-                await client.hear(data.layout.channel, self._ears)
-            except (StoreUnavailable, StoreBroken) as error:
-                pause_s = MIN_PAUSE_S if self._ears.hears else min(max(2 * pause_s, MIN_PAUSE_S), MAX_PAUSE_S)
-                if pause_s == MIN_PAUSE_S:  # told once, not again and again
-                    log.warning("cannot hear what others write, and looks for it instead: %s", error)
-            finally:
-                self._ears.turn(hears=False)
-            await anyio.sleep(pause_s)
+        try:
+            while True:
+                try:
+                    data = await self._data(link)
+                    await client.hear(data.layout.channel, self._ears)
+                except (StoreUnavailable, StoreBroken) as error:
+                    await anyio.sleep(self._ears.lost(error))
+        finally:
+            self._ears.turn(hears=False)
 
     @asynccontextmanager
     async def _connect(self) -> AsyncIterator[Link]:

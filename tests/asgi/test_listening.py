@@ -53,3 +53,14 @@ def test_the_longest_names_fit_into_a_notify() -> None:
     key = SessionKey("\U0001f375" * 256, "\U0001f375" * 256)
     assert len(hint(Ears().sender, key, is_due=True)) < 8_000
     assert json.loads(hint("x", key, is_due=True))[1:3] == [key.contract, key.session_id]
+
+
+def test_who_hears_nothing_is_told_once_and_tries_again_ever_more_slowly(caplog: pytest.LogCaptureFixture) -> None:
+    ears, heard = Ears(), list[object]()
+    with ears.listening(lambda *told: heard.append(told)):
+        assert [0.25, 0.5, 1, 2, 4, 8, 16, 30, 30] == [ears.lost(OSError("away")) for _ in range(9)]
+        assert ([], 1) == (heard, len(caplog.records))
+        ears.turn(hears=True)
+        assert [0.25, 0.5] == [ears.lost(OSError("away")) for _ in range(2)]
+    assert ([(None, True)] * 2, 2) == (heard, len(caplog.records))
+    assert "cannot hear what others write, and looks for it instead: away" == caplog.records[-1].getMessage()
