@@ -1,10 +1,11 @@
 """One drain: claim what a session has to do, run it lane by lane, until nothing is left to do now."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
+from itertools import count
 
 import anyio
 from anyio.abc import TaskGroup
@@ -67,6 +68,8 @@ class Drain:
         self._fresh: list[Attempt] = []
         self._look_again = True
         self._picture = Claimed()
+        self._order = 0  # of the picture
+        self._orders = count(1)
         self._passed_on: set[Attempt] = set()
         self._tasks: TaskGroup | None = None
         self._alone: Attempt | None = None
@@ -220,7 +223,7 @@ class Drain:
                 until_ms = self._runtime.deadline_ms()
                 claim = self._claim(places, until_ms)
                 transact = partial(self._runtime.transact, self.key, Needs(heads=True), claim)
-                claimed = await self._take(await self._shield.run(transact) or Claimed(), until_ms)
+                claimed = await self._take(await self._shield.run(transact) or Claimed(), claim)
         except (StoreUnavailable, StoreBroken) as error:
             self._trouble = error
         finally:
@@ -236,46 +239,34 @@ class Drain:
             return await self._runtime.transact(self.key, needs, decide)
         own = int(attempt not in self._passed_on and not self._limit.is_contended)
         taken = self._limit.take(self._runtime.concurrency - len(self._running))
-        until_ms = self._runtime.deadline_ms()
+        claim = self._claim(taken + own, self._runtime.deadline_ms())
         claimed = Claimed()
         try:
             went_on: WentOn[Answer] = await self._runtime.transact(
                 self.key,
                 replace(needs, heads=True, behind=attempt.seq),
-                partial(decide_go_on, end=decide, claim=self._claim(taken + own, until_ms)),
+                partial(decide_go_on, end=decide, claim=claim),
             )
-            claimed = await self._take(went_on.claimed, until_ms)
+            claimed = await self._take(went_on.claimed, claim)
         finally:
             passed_on = min(own, len(claimed.items))
             self._limit.give_back(taken + passed_on - len(claimed.items))
         if passed_on:
             self._passed_on.add(attempt)
-        # a picture from beside other ends may be older than theirs: the last one is to be sure
-        self._look_again |= claimed.busy and len(self._running) == 1 + len(claimed.items)
         attempt.went_on = True
         return went_on.ended
 
-    def _claim(self, limit: int, until_ms: int | None) -> Decide[Claimed]:
-        """The decision of a claim pass for up to `limit` items."""
+    def _claim(self, limit: int, until_ms: int | None) -> "_Pass":
+        """A claim pass for up to `limit` items, whose handlers have until then."""
+        return _Pass(self._runtime, self._definition, self._orders, limit, until_ms)
 
-        def decide(snapshot: Snapshot, now_ms: int) -> Plan[Claimed]:
-            return decide_claim(
-                snapshot,
-                now_ms,
-                holder=self._runtime.holder,
-                limit=limit,
-                roster=self._definition.roster(),
-                expires_at_ms=capped(now_ms + self._runtime.timings.ttl_ms, until_ms),
-            )
-
-        return decide
-
-    async def _take(self, claimed: Claimed, until_ms: int | None) -> Claimed:
+    async def _take(self, claimed: Claimed, by: "_Pass") -> Claimed:
         """Take note of a pass: what it claimed is to be started, unless the shutdown came between."""
         if self._let_go:
             await self._give_back(claimed)
             return Claimed()
-        self._picture = claimed
+        if by.order > self._order:  # answers may come in another order than the store gave them
+            self._order, self._picture = by.order, claimed
         self._look_again |= claimed.more
         for item in claimed.buried:
             self._runtime.signal(
@@ -290,7 +281,7 @@ class Drain:
                 self._definition,
                 self.key,
                 item,
-                until_ms=until_ms,
+                until_ms=by.until_ms,
                 shield=self._shield,
                 on_beat=self._beat,
                 end=self._end,
@@ -333,6 +324,31 @@ class Drain:
         if self._runtime.provider is not None:
             self._arm_again = True
             self._mail.ring()
+
+
+class _Pass:
+    """The decision of one claim pass. Once made, `order` is its place among the drain's, as the store has made them."""
+
+    def __init__(
+        self, runtime: Runtime, definition: Definition, orders: Iterator[int], limit: int, until_ms: int | None
+    ) -> None:
+        self.order = 0
+        self.until_ms = until_ms
+        self._runtime = runtime
+        self._definition = definition
+        self._orders = orders
+        self._limit = limit
+
+    def __call__(self, snapshot: Snapshot, now_ms: int) -> Plan[Claimed]:
+        self.order = next(self._orders)
+        return decide_claim(
+            snapshot,
+            now_ms,
+            holder=self._runtime.holder,
+            limit=self._limit,
+            roster=self._definition.roster(),
+            expires_at_ms=capped(now_ms + self._runtime.timings.ttl_ms, self.until_ms),
+        )
 
 
 def _result(claimed: Claimed) -> DrainResult:

@@ -33,7 +33,7 @@ from a2asgi import (
 from a2asgi.clock import SystemClock
 from a2asgi.testing import ManualClock
 from a2core import Ending, EndingKind, Task
-from tests.asgi.worlds import Gate, Provider, ScriptedStore, Shop, Tally, heads, rounds, scripted, steal, within
+from tests.asgi.worlds import Gate, Provider, ScriptedStore, Shop, Tally, heads, leave, rounds, scripted, steal, within
 
 
 async def done(_: Event[str]) -> None:
@@ -1031,6 +1031,30 @@ async def test_b6_two_recoverers_of_250_sessions_with_an_outage_half_way_run_eac
     assert 255 == len(runs)  # five answers could not be written, so those sessions ran again
     assert set(sessions) == set(runs)
     assert [] == await shops[0].a2.dead_letters()
+
+
+@within(5)
+async def test_a_look_that_is_answered_late_is_not_a_drains_last_word() -> None:
+    """It saw the session busy with the drain's own handler, whose end was written and heard of before the answer."""
+    handler = Gate()
+    shop = Shop(lambda _: handler.wait(), store=(store := ScriptedStore()), scheduler=None)
+    leave(shop, "a1")
+    results: list[DrainResult] = []
+
+    async def drain() -> None:
+        results.append(await shop.session().drain())
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(drain)
+        await handler.reached.wait()
+        answer = store.stop_after("look")
+        tasks.start_soon(drain)
+        await answer.reached.wait()
+        handler.open()
+        await rounds()
+        assert ["a1"] == store.settled()
+        answer.open()
+    assert [DrainResult(DrainState.SETTLED)] * 2 == results
 
 
 @within(5)
