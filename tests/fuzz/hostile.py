@@ -2,6 +2,7 @@
 
 import json
 import re
+import tracemalloc
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -13,6 +14,10 @@ from tests.asgi.support import App, Message, http_scope
 
 HANG_S: Final = 2.0
 """How long one exchange may take, of which each takes milliseconds."""
+
+FLOOD: Final = 100 * 2**20
+BOUND: Final = 4 * 2**20
+"""Bytes at most that the process needs more at any time while it reads under a limit of 1 MiB."""
 
 BRACKETS: Final = 100_000
 DEEP: Final = [b"[" * BRACKETS, b'{"a":' * BRACKETS, b"[" * BRACKETS + b"]" * BRACKETS, b'[{"a":' * BRACKETS]
@@ -175,3 +180,33 @@ def scope_of(path: str, method: str, headers: Sequence[tuple[bytes, bytes]], **m
     """The scope of that request, with none but these headers. A server decodes paths, so half a character is none."""
     decoded = path.encode("utf-8", "replace").decode()
     return {**http_scope(decoded, method), "headers": list(headers), **more}
+
+
+class Flood:
+    """A client that sends that many bytes in chunks of one size, without an end."""
+
+    def __init__(self, size: int, chunk: int) -> None:
+        self.left = size
+        self.taken = 0
+        self.sent: list[Message] = []
+        self._chunk = chunk
+
+    async def receive(self) -> Message:
+        self.left -= self._chunk
+        self.taken += self._chunk
+        return {"type": "http.request", "body": b"x" * self._chunk, "more_body": self.left > 0}
+
+    async def send(self, message: Message) -> None:
+        self.sent.append(message)
+
+
+async def peak_of(app: App, path: str, flood: Flood) -> int:
+    """The memory that this request needed at most."""
+    items = [(b"upstash-signature", b"a.b.c"), (b"x-hub-signature-256", b"sha256=" + b"0" * 64)]
+    scope = scope_of(path, "POST", items)
+    tracemalloc.start()
+    try:
+        await app(scope, flood.receive, flood.send)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()

@@ -28,9 +28,12 @@ from a2asgi.qstash_server.values import Refused, Response
 from a2asgi.testing import ManualClock
 from tests.asgi.support import Message
 from tests.fuzz.hostile import (
+    BOUND,
     DEEP,
+    FLOOD,
     ODD,
     Client,
+    Flood,
     as_json,
     bodies,
     damaged,
@@ -38,11 +41,11 @@ from tests.fuzz.hostile import (
     header_values,
     headers,
     objects,
+    peak_of,
     scope_of,
     texts,
     values,
 )
-from tests.fuzz.test_surface import BOUND, FLOOD, Flood, peak_of
 
 EXAMPLES = settings(max_examples=150)
 NOW_MS: Final = 1_800_000_000_000

@@ -1,7 +1,6 @@
 """Hostile clients at every route: only the documented answers, no secret, no hang, and bounded memory."""
 
 import re
-import tracemalloc
 from datetime import datetime
 from hmac import digest
 from pathlib import Path
@@ -28,17 +27,21 @@ from a2core import ANSWERS, Reason, sign_schedule
 from tests.asgi.provider import Provider, qstash
 from tests.asgi.support import App, Message, Receive, Send
 from tests.fuzz.hostile import (
+    BOUND,
     DEEP,
+    FLOOD,
     HANG_S,
     LENGTHS,
     ODD,
     Client,
+    Flood,
     as_json,
     bodies,
     damaged,
     exchange,
     headers,
     objects,
+    peak_of,
     scope_of,
     texts,
     values,
@@ -258,40 +261,6 @@ async def test_a_client_may_leave_at_any_point(kind: str) -> None:
 
 
 # ── who floods ───────────────────────────────────────────────────────────────────────────
-
-FLOOD: Final = 100 * 2**20
-BOUND: Final = 4 * 2**20
-"""Bytes at most that the process needs more at any time while it reads under a limit of 1 MiB."""
-
-
-class Flood:
-    """A client that sends that many bytes in chunks of one size, without an end."""
-
-    def __init__(self, size: int, chunk: int) -> None:
-        self.left = size
-        self.taken = 0
-        self.sent: list[Message] = []
-        self._chunk = chunk
-
-    async def receive(self) -> Message:
-        self.left -= self._chunk
-        self.taken += self._chunk
-        return {"type": "http.request", "body": b"x" * self._chunk, "more_body": self.left > 0}
-
-    async def send(self, message: Message) -> None:
-        self.sent.append(message)
-
-
-async def peak_of(app: App, path: str, flood: Flood) -> int:
-    """The memory that this request needed at most."""
-    items = [(b"upstash-signature", b"a.b.c"), (b"x-hub-signature-256", b"sha256=" + b"0" * 64)]
-    scope = scope_of(path, "POST", items)
-    tracemalloc.start()
-    try:
-        await app(scope, flood.receive, flood.send)
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import socket
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from queue import Queue
@@ -11,7 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 SSL_REQUEST, GSS_REQUEST = 80877103, 80877104
 
 
-class Proxy:
+class Proxy(ABC):
     """Accepts connections for a server, and serves each on a thread of its own."""
 
     def __init__(self, url: str) -> None:
@@ -33,8 +34,9 @@ class Proxy:
             for one in self._sockets:
                 end(one)
 
+    @abstractmethod
     def serve(self, client: socket.socket) -> None:
-        raise NotImplementedError
+        """Be between this client and the server until one of them ends it."""
 
     def connect(self) -> socket.socket:
         return self._kept(socket.create_connection(self._server))

@@ -4,16 +4,12 @@ import logging
 import subprocess
 import sys
 import traceback
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from threading import Event
-from typing import Any
+from collections.abc import Awaitable, Callable
 from urllib.parse import quote
 
 import anyio
 import psycopg
 import pytest
-from anyio import to_thread
 
 from a2asgi import ConfigurationError, PostgresStore, StoreBroken, StoreUnavailable
 from a2asgi.ports import Decide, SessionKey, Store
@@ -22,73 +18,15 @@ from a2asgi.testing.conformance import CHECKS, DURABLE_CHECKS, main, run_check
 from a2asgi.testing.postgres_bench import PostgresBench
 from a2asgi.testing.store_bench import Opened, appending_as, together
 from a2core import Ending, EndingKind, Entry, Needs, Plan, Snapshot, WakeAt, WorkItem
+from tests.asgi.stores.calls import KEY, OTHER, Gate, append, failing_with, hold, log_of
 from tests.asgi.stores.proxies import pooler
-
-KEY = SessionKey("shop", "s-1")
-OTHER = SessionKey("shop", "s-2")
-PATIENCE_S = 20
+from tests.asgi.stores.servers import operator, waiting_for_a_lock
 
 
 @pytest.fixture
 def url(bench: PostgresBench) -> str:
     """A database of the test's own."""
     return bench.url("a2_of_one_test")
-
-
-async def append(store: Store, event_id: str, key: SessionKey = KEY) -> int:
-    return await store.transact(key, Needs(ids=(event_id,)), appending_as(event_id))
-
-
-async def log_of(store: Store, key: SessionKey = KEY) -> list[str]:
-    log = await store.read(key, 0, 100_000)
-    assert list(range(1, len(log) + 1)) == [entry.seq for entry in log]
-    return [entry.id for entry in log]
-
-
-async def failing_with(kind: type[Exception], awaitable: Awaitable[object]) -> str:
-    with pytest.raises(kind) as caught:
-        await awaitable
-    return str(caught.value)
-
-
-@contextmanager
-def operator(url: str) -> Iterator["psycopg.Connection[Any]"]:
-    """Somebody at the server's console."""
-    with psycopg.connect(url, autocommit=True) as connection:
-        yield connection
-
-
-class Gate:
-    """A transaction that goes on once the gate is opened."""
-
-    def __init__(self, event_id: str = "gate") -> None:
-        self._event_id = event_id
-        self._reached = Event()
-        self._open = Event()
-
-    def __call__(self, snapshot: Snapshot, now_ms: int) -> Plan[int]:
-        self._reached.set()
-        assert self._open.wait(PATIENCE_S)
-        return appending_as(self._event_id)(snapshot, now_ms)
-
-    async def reached(self) -> None:
-        assert await to_thread.run_sync(self._reached.wait, PATIENCE_S)
-
-    def open(self) -> None:
-        self._open.set()
-
-
-async def hold(store: Store, key: SessionKey, gate: Gate) -> None:
-    """Be in the middle of a transaction, on a thread, until the gate is opened."""
-    await to_thread.run_sync(lambda: store.transact_blocking(key, Needs(), gate))
-
-
-async def waiting_for_a_lock(url: str, count: int) -> None:
-    """Return once so many sessions of the server wait for somebody's lock."""
-    text = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = 'a2'"
-    with anyio.fail_after(PATIENCE_S), operator(url) as console:
-        while console.execute(text).fetchall() != [(count,)]:
-            await anyio.lowlevel.checkpoint()
 
 
 # ── conformance ──────────────────────────────────────────────────────────────────────────

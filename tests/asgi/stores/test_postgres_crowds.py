@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from itertools import count
-from random import Random
 from typing import Any
 
 import anyio
@@ -13,20 +12,14 @@ import pytest
 from anyio import to_thread
 
 from a2asgi import A2Middleware, DrainTimings, EmbeddedScheduler, Event, PostgresStore, StoreUnavailable
-from a2asgi.ports import SessionKey, Store
+from a2asgi.ports import SessionKey
 from a2asgi.testing.postgres_bench import PostgresBench
 from a2asgi.testing.store_bench import HOUR_MS, Opened, together
-from a2core import Entry, Needs, Plan, Snapshot, WakeAt
-from tests.asgi.stores.servers import PostgresServer
-from tests.asgi.stores.test_postgres import append, log_of, operator
+from a2core import Needs, Plan, WakeAt
+from tests.asgi.stores.calls import CANCELLATIONS, Cancelling, all_is_whole, kept
+from tests.asgi.stores.servers import PostgresServer, operator
 from tests.asgi.support import Served
 from tests.asgi.worlds import Shop, Tally, within
-
-CANCELLATIONS = 500
-AT_ONCE = 4
-"""Not many more than there are connections: most are cancelled in the middle of a talk, not before it."""
-SEED = 20_260_514
-KEYS = [SessionKey("shop", f"s-{number}") for number in range(7)]
 
 
 @pytest.fixture
@@ -41,48 +34,6 @@ def console(url: str) -> Iterator["psycopg.Connection[Any]"]:
 
 
 # ── calls that are cancelled ─────────────────────────────────────────────────────────────
-
-
-async def append_expired(store: Store, key: SessionKey, event_id: str) -> None:
-    """Append what the next purge removes, and wake the session."""
-
-    def decide(snapshot: Snapshot, now_ms: int) -> Plan[None]:
-        entry = Entry(event_id, "order", "{}", None, now_ms, snapshot.last_seq + 1)
-        return Plan(None, entries=(entry,), expires={entry.seq: 0}, wake=WakeAt(now_ms))
-
-    await store.transact(key, Needs(ids=(event_id,)), decide)
-
-
-def some_call(store: Store, random: Random, event_id: str) -> Callable[[], Awaitable[object]]:
-    key = random.choice(KEYS)
-    calls: list[Callable[[], Awaitable[object]]] = [
-        lambda: append(store, event_id, key),
-        lambda: append_expired(store, SessionKey("old", key.session_id), event_id),
-        lambda: store.read(key, 0, 1_000),
-        lambda: store.claim_wakes(["old"], limit=3, lease_ms=1),
-        lambda: store.purge(3),
-        store.sessions,
-        store.dead_letters,
-    ]
-    return random.choice(calls)
-
-
-async def cancelled(call: Callable[[], Awaitable[object]], random: Random, caught: list[bool]) -> None:
-    """Make a call that is cancelled after some turns of the loop, or after some milliseconds."""
-
-    async def cancel_after(turns: int) -> None:
-        for _ in range(turns):
-            await anyio.lowlevel.checkpoint()
-        scope.cancel()
-
-    async with anyio.create_task_group() as tasks:
-        with anyio.CancelScope() as scope:
-            if random.random() < 0.5:
-                tasks.start_soon(cancel_after, random.randrange(100))
-            else:
-                scope.deadline = anyio.current_time() + random.random() / 100
-            await call()
-        caught.append(scope.cancelled_caught)
 
 
 async def all_at_rest(console: "psycopg.Connection[Any]", name: str, *, most: int) -> None:
@@ -104,29 +55,15 @@ async def all_at_rest(console: "psycopg.Connection[Any]", name: str, *, most: in
 async def test_calls_that_are_cancelled_at_any_await_poison_no_connection_and_leave_none_behind(
     url: str, console: "psycopg.Connection[Any]"
 ) -> None:
-    random = Random(SEED)  # noqa: S311 - it picks moments, not secrets
-    caught: list[bool] = []
     async with Opened(PostgresStore(f"{url}&application_name=cancelled", connections=2, timeout="60s")) as store:
-
-        async def kept(event_id: str) -> None:
-            key = SessionKey("kept", event_id)
-            assert 1 == await append(store, event_id, key)
-            assert [event_id] == await log_of(store, key)
-
-        for first in range(0, CANCELLATIONS, AT_ONCE):
-            async with anyio.create_task_group() as tasks:
-                for number in range(first, first + AT_ONCE):
-                    tasks.start_soon(cancelled, some_call(store, random, f"e{number}"), random, caught)
+        cancelling = Cancelling(store, at_once=4)  # few more than there are connections: most are in their middle
+        while cancelling.caught < CANCELLATIONS:
+            await cancelling.round()
             await all_at_rest(console, "cancelled", most=2)
-            await kept(f"kept-{first}")
-        assert CANCELLATIONS == len(caught)
-        assert sum(caught) > CANCELLATIONS / 3
-        await together(*[lambda number=number: kept(f"last-{number}") for number in range(20)])
-        for key in KEYS:
-            log = await log_of(store, key)
-            assert len(set(log)) == len(log)
-            found = await store.transact(key, Needs(seqs=tuple(range(1, len(log) + 1))), lambda seen, _: Plan(seen))
-            assert (len(log), len(log)) == (found.last_seq, len(found.items))
+            await kept(store, f"kept-{cancelling.calls}")
+        assert cancelling.caught < cancelling.calls
+        await together(*[lambda number=number: kept(store, f"last-{number}") for number in range(20)])
+        await all_is_whole(store)
     await all_at_rest(console, "cancelled", most=0)
 
 

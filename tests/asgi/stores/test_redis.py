@@ -31,11 +31,10 @@ from a2asgi.testing.conformance import CHECKS, DURABLE_CHECKS, main
 from a2asgi.testing.redis_bench import MovedRedisStore, RedisBench
 from a2asgi.testing.store_bench import HOUR_MS, Opened, appending, appending_as
 from a2core import DeadLetter, Failure, Needs, Plan, Snapshot, Timer, Tombstone, WakeAt
+from tests.asgi.stores.calls import KEY, append, log_of
 from tests.asgi.stores.redis_server import RedisServer, keys_of, needs_redis, redis_forget, redis_url, slot_of
 from tests.asgi.support import Served
 
-KEY = SessionKey("shop", "s-1")
-CANCELLATIONS = 500
 SECRET = "hunter2/with:odd@chars"
 
 
@@ -65,16 +64,6 @@ def cluster(tmp_path: Path) -> Iterator[RedisServer]:
             pass
         client.close()
         yield own
-
-
-async def append(store: Store, event_id: str, key: SessionKey = KEY) -> int:
-    return await store.transact(key, Needs(ids=(event_id,)), appending_as(event_id))
-
-
-async def log_of(store: Store, key: SessionKey = KEY) -> list[str]:
-    log = await store.read(key, 0, 10_000)
-    assert list(range(1, len(log) + 1)) == [entry.seq for entry in log]
-    return [entry.id for entry in log]
 
 
 async def served_again(store: Store) -> None:
@@ -455,42 +444,6 @@ async def test_wherever_a_claimer_dies_the_wake_up_is_there_again_after_the_leas
             heir.offset_ms = HOUR_MS
             assert (key,) == (await heir.claim_wakes(["shop"], limit=9, lease_ms=9 * HOUR_MS)).due
             assert ["e1"] == await log_of(heir, key)
-
-
-async def test_a_cancelled_call_never_poisons_a_connection(prefix: str) -> None:
-    """Calls are cancelled at whatever await they have come to; the answers of the others stay their own."""
-    async with Opened(RedisStore(redis_url(), prefix=prefix)) as store:
-        kept = 0
-
-        async def cancelled(number: int) -> None:
-            with anyio.CancelScope() as scope:
-                tasks.start_soon(cancel_after, scope, number % 40)
-                await append(store, f"cancelled-{number}", SessionKey("shop", f"s-{number % 7}"))
-
-        async def cancel_after(scope: anyio.CancelScope, turns: int) -> None:
-            for _ in range(turns):
-                await anyio.lowlevel.checkpoint()
-            scope.cancel()
-
-        async def keep(number: int) -> None:
-            nonlocal kept
-            key = SessionKey("kept", f"s-{number}")
-            assert 1 == await append(store, f"kept-{number}", key)
-            assert [f"kept-{number}"] == await log_of(store, key)
-            kept += 1
-
-        async with anyio.create_task_group() as tasks:
-            for number in range(CANCELLATIONS):
-                tasks.start_soon(cancelled, number)
-                if number % 10 == 0:
-                    tasks.start_soon(keep, number)
-        assert CANCELLATIONS / 10 == kept
-        for number in range(7):
-            key = SessionKey("shop", f"s-{number}")
-            log = await log_of(store, key)
-            assert len(set(log)) == len(log)
-            found = await store.transact(key, Needs(seqs=tuple(range(1, len(log) + 1))), lambda seen, _: Plan(seen))
-            assert len(log) == len(found.items)
 
 
 # ── servers that go away ─────────────────────────────────────────────────────────────────

@@ -21,10 +21,9 @@ from a2asgi.sqlite_worker import MAX_GROUP
 from a2asgi.stores import sql
 from a2asgi.testing.store_bench import Opened
 from a2core import Ending, EndingKind, Entry, Needs, Plan, Snapshot, WakeAt, WorkItem
+from tests.asgi.stores.calls import KEY, PATIENCE_S, append, failing_with, log_of
 
-KEY = SessionKey("shop", "s-1")
 GATE = SessionKey("gate", "g-1")
-PATIENCE_S = 20
 
 
 @pytest.fixture
@@ -42,16 +41,6 @@ def appending(event_id: str, *more: Entry) -> Decide[int]:
     return decide
 
 
-async def append(store: Store, event_id: str) -> int:
-    return await store.transact(KEY, Needs(), appending(event_id))
-
-
-async def log_of(store: Store) -> list[str]:
-    log = await store.read(KEY, 0, 10_000)
-    assert list(range(1, len(log) + 1)) == [entry.seq for entry in log]
-    return [entry.id for entry in log]
-
-
 def remove(path: Path) -> None:
     path.unlink()
 
@@ -62,12 +51,6 @@ def files_in(folder: Path) -> list[str]:
 
 def no_database(path: Path) -> None:
     path.write_text("a shopping list, and no database at all " * 99)
-
-
-async def failing_with(kind: type[Exception], awaitable: Awaitable[object]) -> str:
-    with pytest.raises(kind) as caught:
-        await awaitable
-    return str(caught.value)
 
 
 @contextmanager

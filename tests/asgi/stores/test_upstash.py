@@ -10,17 +10,14 @@ import pytest
 from starlette.responses import JSONResponse, Response
 
 from a2asgi import ConfigurationError, RedisStore, StoreBroken, StoreUnavailable, UpstashStore
-from a2asgi.ports import SessionKey, Store
 from a2asgi.stores import redis_scripts as scripts
 from a2asgi.stores.redis_link import refusal
 from a2asgi.testing import check_store
 from a2asgi.testing.conformance import CHECKS, DURABLE_CHECKS, StoreClock
-from a2asgi.testing.store_bench import Opened, appending_as
-from a2core import Needs
+from a2asgi.testing.store_bench import Opened
+from tests.asgi.stores.calls import KEY, append
 from tests.asgi.stores.redis_bridge import TOKEN, Bridge, bridge_process
 from tests.asgi.stores.redis_server import RedisServer, needs_redis
-
-KEY = SessionKey("shop", "s-1")
 
 
 @pytest.fixture
@@ -45,10 +42,6 @@ class Moved(UpstashStore):
 
     def _moved_ms(self) -> int:
         return self.offset_ms + self._test_clock.moved_ms
-
-
-async def append(store: Store, event_id: str) -> int:
-    return await store.transact(KEY, Needs(ids=(event_id,)), appending_as(event_id))
 
 
 async def test_the_upstash_store_conforms(server: RedisServer) -> None:
