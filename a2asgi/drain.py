@@ -1,11 +1,12 @@
 """One drain: claim what a session has to do, run it lane by lane, until nothing is left to do now."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from itertools import count
+from typing import Any
 
 import anyio
 from anyio.abc import TaskGroup
@@ -16,11 +17,11 @@ from a2asgi.attempt import Attempt
 from a2asgi.contract import Definition
 from a2asgi.errors import StoreBroken, StoreUnavailable
 from a2asgi.groups import Shield, ungrouped
+from a2asgi.passes import Opening, Pass
 from a2asgi.ports import Answer, Decide, SessionKey
-from a2asgi.renewal import capped
 from a2asgi.runtime import Runtime
 from a2asgi.telemetry import SignalName
-from a2core import Claimed, Needs, Plan, Snapshot, WentOn, decide_claim, decide_go_on, decide_release
+from a2core import Claimed, Needs, WentOn, decide_go_on, decide_release
 
 log: logging.Logger = logging.getLogger("a2asgi.drain")
 
@@ -47,11 +48,18 @@ class DrainResult:
 class Drain:
     """One pass over a session. It counts as awake from its creation on, except while it waits for its handlers.
 
-    `on_end` is called when it has decided to look no more, before anything else can run.
+    `on_end` is called when it has decided to look no more, before anything else can run. `opening` is written first,
+    in the transaction of the first claim.
     """
 
     def __init__(
-        self, runtime: Runtime, definition: Definition, key: SessionKey, *, on_end: "Callable[[Drain], None]"
+        self,
+        runtime: Runtime,
+        definition: Definition,
+        key: SessionKey,
+        *,
+        on_end: "Callable[[Drain], None]",
+        opening: Opening[Any] | None = None,
     ) -> None:
         self.key = key
         self.finished: anyio.Event = anyio.Event()
@@ -83,12 +91,16 @@ class Drain:
         self._mail = Mailbox(runtime.activity)
         self._limit = runtime.limit(definition)
         self._on_end = on_end
+        self._opening = opening
         runtime.activity.enter()
 
     async def run(self) -> DrainResult:
         """Run to the end. Raises StoreUnavailable or StoreBroken, after the running handlers have ended."""
         try:
-            await self._look()
+            if self._opening is None:
+                await self._look()
+            else:
+                await self._open(self._opening)
             self.looked.set()
             if self._fresh or self._look_again:
                 with ungrouped():
@@ -230,6 +242,29 @@ class Drain:
             self._limit.give_back(places - len(claimed.items))
         return True
 
+    async def _open(self, opening: Opening[Any]) -> None:
+        """Write what opens this drain, and claim in the same transaction. Where that fails, its asker alone is told."""
+        self._look_again = False
+        places = self._limit.take(self._runtime.concurrency) if self._may_claim() else 0
+        claim = self._claim(places, self._runtime.deadline_ms())
+        decide = partial(decide_go_on, end=opening.decide, claim=claim)
+        transact = partial(self._runtime.transact, self.key, replace(opening.needs, heads=True), decide)
+        claimed = Claimed()
+        try:
+            await checkpoint_if_cancelled()
+            went_on = await self._shield.run(transact)  # shielded as any claim
+            if went_on is not None:
+                opening.succeed(went_on.ended)
+                claimed = await self._take(went_on.claimed, claim)
+        except Exception as error:
+            if opening.is_over:
+                raise
+            opening.fail(error)
+        finally:
+            self._limit.give_back(places - len(claimed.items))
+            if not opening.is_over:
+                opening.fail(StoreUnavailable("the process stops, and the store has not answered yet"))
+
     async def _end(self, attempt: Attempt, needs: Needs, decide: Decide[Answer]) -> Answer:
         """Write the end of an attempt, and claim what comes next in the same transaction.
 
@@ -256,11 +291,11 @@ class Drain:
         attempt.went_on = True
         return went_on.ended
 
-    def _claim(self, limit: int, until_ms: int | None) -> "_Pass":
+    def _claim(self, limit: int, until_ms: int | None) -> Pass:
         """A claim pass for up to `limit` items, whose handlers have until then."""
-        return _Pass(self._runtime, self._definition, self._orders, limit, until_ms)
+        return Pass(self._runtime, self._definition, self._orders, limit, until_ms)
 
-    async def _take(self, claimed: Claimed, by: "_Pass") -> Claimed:
+    async def _take(self, claimed: Claimed, by: Pass) -> Claimed:
         """Take note of a pass: what it claimed is to be started, unless the shutdown came between."""
         if self._let_go:
             await self._give_back(claimed)
@@ -324,31 +359,6 @@ class Drain:
         if self._runtime.provider is not None:
             self._arm_again = True
             self._mail.ring()
-
-
-class _Pass:
-    """The decision of one claim pass. Once made, `order` is its place among the drain's, as the store has made them."""
-
-    def __init__(
-        self, runtime: Runtime, definition: Definition, orders: Iterator[int], limit: int, until_ms: int | None
-    ) -> None:
-        self.order = 0
-        self.until_ms = until_ms
-        self._runtime = runtime
-        self._definition = definition
-        self._orders = orders
-        self._limit = limit
-
-    def __call__(self, snapshot: Snapshot, now_ms: int) -> Plan[Claimed]:
-        self.order = next(self._orders)
-        return decide_claim(
-            snapshot,
-            now_ms,
-            holder=self._runtime.holder,
-            limit=self._limit,
-            roster=self._definition.roster(),
-            expires_at_ms=capped(now_ms + self._runtime.timings.ttl_ms, self.until_ms),
-        )
 
 
 def _result(claimed: Claimed) -> DrainResult:

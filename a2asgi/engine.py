@@ -16,9 +16,10 @@ from a2asgi.entropy import random_id
 from a2asgi.errors import ConfigurationError, EventConflict, StoreBroken, StoreUnavailable
 from a2asgi.events import Event
 from a2asgi.groups import clean_up, ungrouped
-from a2asgi.ports import JoiningStore, SessionKey
+from a2asgi.passes import Opening
+from a2asgi.ports import Answer, Decide, JoiningStore, SessionKey
 from a2asgi.runtime import Runtime
-from a2asgi.schedulers.embedded import Share
+from a2asgi.schedulers.embedded import Place, Share
 from a2core import (
     Appended,
     Conflict,
@@ -181,6 +182,19 @@ class Engine:
         elif self._start_soon is not None:
             self._start_soon(self._attend, self._begin(key))
 
+    def is_drained(self, key: SessionKey) -> bool:
+        """Whether a drain of the session is under way in this process."""
+        return key in self._drains
+
+    async def open(self, place: Place, key: SessionKey, needs: Needs, decide: Decide[Answer]) -> Answer:
+        """Write, and claim what came of it in the same transaction, by a new drain of the session, in this place.
+
+        Raises what `decide` raises, and StoreUnavailable or StoreBroken. Cancelling the caller stops no drain.
+        """
+        opening = Opening(needs, decide)
+        place.start(key, partial(self._attend, self._begin(key, opening)))
+        return await opening.answer()
+
     async def drain(self, key: SessionKey, *, arms: bool = True) -> DrainResult:
         """Run what the session has to do now; join a drain of this process that is under way.
 
@@ -300,8 +314,9 @@ class Engine:
             with _logged(key := self._put_off.pop()):
                 await self.drain(key)
 
-    def _begin(self, key: SessionKey) -> Drain:
-        drain = self._drains[key] = Drain(self.runtime, self.definitions[key.contract], key, on_end=self._forget)
+    def _begin(self, key: SessionKey, opening: Opening[Any] | None = None) -> Drain:
+        definition = self.definitions[key.contract]
+        drain = self._drains[key] = Drain(self.runtime, definition, key, on_end=self._forget, opening=opening)
         return drain
 
     def _forget(self, drain: Drain) -> None:

@@ -65,14 +65,16 @@ async def enqueue(engine: Engine, key: SessionKey, draft: Draft, *, delay_ms: in
         due_at_ms = now_ms + delay_ms if at_ms is None else at_ms
         return decide_enqueue(snapshot, now_ms, draft=draft, due_at_ms=due_at_ms, wake_after_ms=wake_after_ms)
 
-    keys = () if draft.key is None else (draft.key,)
+    needs = Needs(keys=() if draft.key is None else (draft.key,))
+    if place is not None and not engine.is_drained(key):
+        return (await engine.open(place, key, needs, decide)).id
     started = False
     try:
-        answer = await engine.runtime.transact(key, Needs(keys=keys), decide)
+        answer = await engine.runtime.transact(key, needs, decide)
         started = place is not None and answer.new
     finally:
         if place is not None:
-            place.start(key) if started else place.give_back()
+            place.start(key, partial(engine.deliver, key)) if started else place.give_back()
     if started:
         return answer.id
     due_at_ms = answer.due_at_ms

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias
 
 import anyio
 from anyio.abc import TaskGroup
@@ -17,6 +18,8 @@ from a2asgi.threads import Loop
 from a2asgi.times import Duration, duration_ms
 
 log: logging.Logger = logging.getLogger("a2asgi.schedulers.embedded")
+
+LookAfter: TypeAlias = Callable[[], Awaitable[object]]
 
 MIN_PAUSE_MS = 250
 MAX_PAUSE_MS = 30_000
@@ -179,7 +182,7 @@ class WakeLoop:
             if not self._looked:
                 self._first.update(wakes.due)
             for key in wakes.due:
-                self._place(share).start(key)
+                self._place(share).start(key, partial(self._deliver, key))
             if self._room(share) <= 0:
                 self._full.add(share)
             elif wakes.next_in_ms is not None:
@@ -201,18 +204,18 @@ class WakeLoop:
         self._taken[share] += 1
         return Place(partial(self._start, share), partial(self._give_back, share))
 
-    def _start(self, share: Share, key: SessionKey) -> None:
+    def _start(self, share: Share, key: SessionKey, look_after: LookAfter) -> None:
         """Have a session looked after in a place; once `run` has ended, nobody does: it waits for its wake-up."""
         if self._tasks is None:
             self._give_back(share)
         else:
-            self._tasks.start_soon(self._attend, share, key)
+            self._tasks.start_soon(self._attend, share, key, look_after)
 
-    async def _attend(self, share: Share, key: SessionKey) -> None:
+    async def _attend(self, share: Share, key: SessionKey, look_after: LookAfter) -> None:
         self._first.discard(key)
         self._begin_first()
         try:
-            await self._deliver(key)
+            await look_after()
         finally:
             self._give_back(share)
 
@@ -232,5 +235,5 @@ class WakeLoop:
 class Place:
     """One of the places of a WakeLoop, taken: `start` has a session looked after in it, or else `give_back`."""
 
-    start: Callable[[SessionKey], None]
+    start: Callable[[SessionKey, LookAfter], None]
     give_back: Callable[[], None]

@@ -15,11 +15,12 @@ LONG = DrainTimings(ttl_ms=60_000, heartbeat_ms=20_000, grace_ms=30_000)
 
 
 class Counting(MemoryStore):
-    """Knows which sessions were ever taken because their wake-up was due; `down` makes it refuse to write."""
+    """Knows which contracts' wake-ups were taken, and counts transactions; `down` makes it refuse to write."""
 
     def __init__(self) -> None:
         super().__init__()
         self.taken: list[str] = []
+        self.transactions = 0
         self.down = False
 
     async def claim_wakes(self, contracts: Collection[str], *, limit: int, lease_ms: int, late_ms: int = 0) -> Wakes:
@@ -30,6 +31,7 @@ class Counting(MemoryStore):
     def transact_blocking(self, key: SessionKey, needs: Needs, decide: Decide[Answer]) -> Answer:
         if self.down:
             raise StoreUnavailable("down")
+        self.transactions += 1
         return super().transact_blocking(key, needs, decide)
 
 
@@ -151,26 +153,93 @@ class Slow(MemoryStore):
 
 
 @within(5)
-async def test_an_enqueue_that_outlasts_its_server_is_accepted_all_the_same() -> None:
-    """Its place is gone with the server: the job is durable, and waits for whoever takes its wake-up."""
+async def test_an_enqueue_and_its_claim_are_one_transaction() -> None:
+    """And the end of the job is the second and last."""
+    store = Counting()
+    a2 = A2(store=store, scheduler=EmbeddedScheduler(poll="1h"), timings=LONG)
+
+    @a2.job()
+    async def job() -> None:
+        pass
+
+    async with a2:
+        await anyio.wait_all_tasks_blocked()
+        before = store.transactions
+        await job.enqueue()
+        await anyio.wait_all_tasks_blocked()
+        assert 2 == store.transactions - before
+
+
+@within(5)
+async def test_an_enqueue_that_is_cancelled_leaves_no_claim_behind() -> None:
+    """What the store accepts is run, whether or not somebody still waits for its answer."""
+    store = Slow()
+    a2 = A2(store=store, scheduler=EmbeddedScheduler(poll="1h"), timings=LONG)
+    ran = anyio.Event()
+
+    @a2.job()
+    async def job() -> None:
+        ran.set()
+
+    async with a2:
+        await anyio.wait_all_tasks_blocked()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(job.enqueue)
+            await store.written.wait()
+            tasks.cancel_scope.cancel()
+        store.go.set()
+        await ran.wait()
+
+
+@within(5)
+async def test_an_enqueue_under_way_at_a_shutdown_is_answered_and_its_job_has_the_grace() -> None:
     store = Slow()
     a2 = A2(store=store, scheduler=EmbeddedScheduler(poll="1h"), timings=LONG)
     ids: list[str] = []
 
     @a2.job()
     async def job() -> None:
-        raise AssertionError("nobody looks before its wake-up")
+        pass
 
     async def enqueue() -> None:
         ids.append(await job.enqueue())
 
-    async with anyio.create_task_group() as tasks:
-        async with a2:
-            await anyio.wait_all_tasks_blocked()
-            tasks.start_soon(enqueue)
-            await store.written.wait()
+    async def answer() -> None:
+        await anyio.wait_all_tasks_blocked()
         store.go.set()
+
+    async with anyio.create_task_group() as tasks, a2:
+        await anyio.wait_all_tasks_blocked()
+        tasks.start_soon(enqueue)
+        await store.written.wait()
+        tasks.start_soon(answer)
     [job_id] = ids
     status = await job.status(job_id)
     assert status is not None
-    assert RunState.QUEUED is status.state
+    assert RunState.SUCCEEDED is status.state
+
+
+@within(5)
+async def test_an_enqueue_without_an_answer_at_the_end_of_the_grace_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be accepted, and is here: whoever finds its claim expired runs it."""
+    monkeypatch.setattr("a2asgi.groups.CLEAN_UP_S", 0.02)
+    store = Slow()
+    a2 = A2(store=store, scheduler=EmbeddedScheduler(poll="1h"), timings=LONG, grace="10ms")
+    told: list[str] = []
+
+    @a2.job()
+    async def job() -> None:
+        raise AssertionError("nobody has heard of its claim")
+
+    async def enqueue() -> None:
+        with pytest.raises(StoreUnavailable) as caught:
+            await job.enqueue()
+        told.append(str(caught.value))
+
+    async with anyio.create_task_group() as tasks, a2:
+        await anyio.wait_all_tasks_blocked()
+        tasks.start_soon(enqueue)
+        await store.written.wait()
+    assert ["the process stops, and the store has not answered yet"] == told
+    [info] = await store.sessions()
+    assert 1 == info.last_seq

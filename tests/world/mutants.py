@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from a2asgi import attempt as attempt_room
-from a2asgi import deliveries, drain, engine, runs
+from a2asgi import deliveries, engine, passes, runs
 from a2asgi.renewal import Renewer
 from a2asgi.runtime import Runtime
 from a2asgi.schedulers.embedded import WakeLoop
@@ -264,7 +264,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _mutant("a live claim is claimable", (WorkItem, "is_claimed", _always(value=False))),
     _mutant("renewal is forgotten", (Renewer, "beat", _always(None))),
     _mutant("a lost claim is not counted", (claims, "_lost", lambda _: lambda item: item.lost)),
-    _mutant("lost claims never bury", (drain, "decide_claim", _budget(max_lost=10**9))),
+    _mutant("lost claims never bury", (passes, "decide_claim", _budget(max_lost=10**9))),
     _mutant("failures never bury", (attempt_room, "decide_fail", _budget(max_failures=10**9))),
     _mutant("the first failure buries", (attempt_room, "decide_fail", _budget(max_failures=1))),
     _mutant("failures are tried again at once", (attempt_room, "decide_fail", _told(delay_ms=0))),

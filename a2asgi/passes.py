@@ -1,0 +1,71 @@
+"""Claim passes: the decision of each in the order in which the store makes them, and what is written with the first."""
+
+from collections.abc import Callable, Iterator
+from typing import Generic
+
+import anyio
+
+from a2asgi.contract import Definition
+from a2asgi.ports import Answer, Decide
+from a2asgi.renewal import capped
+from a2asgi.runtime import Runtime
+from a2asgi.threads import raising, returning
+from a2core import Claimed, Needs, Plan, Snapshot, decide_claim
+
+
+class Pass:
+    """The decision of one claim pass. Once made, `order` is its place among the drain's, as the store has made them."""
+
+    def __init__(
+        self, runtime: Runtime, definition: Definition, orders: Iterator[int], limit: int, until_ms: int | None
+    ) -> None:
+        self.order = 0
+        self.until_ms = until_ms
+        self._runtime = runtime
+        self._definition = definition
+        self._orders = orders
+        self._limit = limit
+
+    def __call__(self, snapshot: Snapshot, now_ms: int) -> Plan[Claimed]:
+        """Decide to claim as much as the limit lets."""
+        self.order = next(self._orders)
+        return decide_claim(
+            snapshot,
+            now_ms,
+            holder=self._runtime.holder,
+            limit=self._limit,
+            roster=self._definition.roster(),
+            expires_at_ms=capped(now_ms + self._runtime.timings.ttl_ms, self.until_ms),
+        )
+
+
+class Opening(Generic[Answer]):
+    """What a drain writes in the transaction of its first pass. Whoever asked for it waits for the answer."""
+
+    def __init__(self, needs: Needs, decide: Decide[Answer]) -> None:
+        self.needs = needs
+        self.decide = decide
+        self._done = anyio.Event()
+        self._outcome: Callable[[], Answer]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is an answer, or an error."""
+        return self._done.is_set()
+
+    def succeed(self, answer: Answer) -> None:
+        """It is written."""
+        self._end(returning(answer))
+
+    def fail(self, error: Exception) -> None:
+        """It is not written, or nobody can tell."""
+        self._end(raising(error))
+
+    async def answer(self) -> Answer:
+        """The answer once it is written, or what was raised. Cancelling the wait does not stop the drain."""
+        await self._done.wait()
+        return self._outcome()
+
+    def _end(self, outcome: Callable[[], Answer]) -> None:
+        self._outcome = outcome
+        self._done.set()
