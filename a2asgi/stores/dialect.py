@@ -18,7 +18,8 @@ class Statement(NamedTuple):
 
 Rows: TypeAlias = Sequence[Sequence[Any]]
 Result = TypeVar("Result")
-Steps: TypeAlias = Generator[Statement, Rows, Result]
+Steps: TypeAlias = Generator[Statement | list[Statement], Sequence[Any], Result]
+"""Yields a statement and is sent its rows; or several that read, and is sent the rows of each."""
 Now: TypeAlias = Callable[[], int]
 """Tells the time by the store's clock in milliseconds, once a transaction holds its locks."""
 

@@ -284,23 +284,26 @@ class PostgresStore:
             pending = []
         steps = operation(lambda: now_ms)
         try:
-            wrote, rows = False, None
-            statement = next(steps)
+            wrote, first = False, not time_first
+            step = next(steps)
             while True:
-                answers = _answers(statement)
-                pending += _queries(statement)
-                wrote = wrote or not (answers and statement.sql.startswith("SELECT"))
+                statements = step if isinstance(step, list) else [step]
+                answers = all(map(_answers, statements))
+                pending += [query for statement in statements for query in _queries(statement)]
+                wrote = wrote or not (answers and all(one.sql.startswith("SELECT") for one in statements))
                 if not answers:
-                    statement = steps.send(())
+                    step = steps.send(())
                     continue
                 found = yield pending
-                if rows is None and not time_first:
-                    now_ms = self._now_ms(found[-2][0][0])
+                rows = found[-len(statements) :]
+                if first:
+                    now_ms = self._now_ms(found[-len(statements) - 1][0][0])
+                    first = False
                 if check is not None:
                     check(found)
                     check = None
-                rows, pending = found[-1], []
-                statement = steps.send(rows)
+                pending = []
+                step = steps.send(rows if isinstance(step, list) else rows[0])
         except StopIteration as end:
             # what only looked has nothing to be kept, and waits for no disk
             yield [*pending, *(ending or [COMMIT if wrote else ROLLBACK])]
@@ -329,10 +332,11 @@ def _lock_of(key: SessionKey) -> int:
 def _reading(steps: Steps[T]) -> "Talk[T]":
     """Statements that only read, each a transaction of its own."""
     try:
-        statement = next(steps)
+        step = next(steps)
         while True:
-            [rows] = yield _queries(statement)
-            statement = steps.send(rows)
+            statements = step if isinstance(step, list) else [step]
+            rows = yield [query for statement in statements for query in _queries(statement)]
+            step = steps.send(rows if isinstance(step, list) else rows[0])
     except StopIteration as end:
         result: T = end.value
         return result

@@ -70,7 +70,7 @@ def transact(
                 "UPDATE a2_sessions SET last_seq = ?, wake_at_ms = ? WHERE id = ?",
                 (last_seq + len(plan.entries), wake, session),
             )
-        yield from _write(session, snapshot, plan)
+        yield from _write(session, needs, snapshot, plan)
         is_due = plan.is_due(now_ms)
         if sender and (is_due or (plan.entries and (watched_until_ms or 0) > now_ms)):
             yield Statement(dialect.tell, (hint(sender, key, is_due=is_due),))
@@ -176,82 +176,95 @@ def sessions(contract: str | None, after: SessionKey | None, limit: int) -> Step
 
 
 def _load(dialect: Dialect, session: int, last_seq: int, needs: Needs, now_ms: int) -> Steps[Snapshot]:
-    heads: Rows = ()
-    due: list[Timer] = []
-    next_timer_at_ms = None
-    if needs.heads:
-        heads = yield Statement(f"{_WORK_OF} WHERE w.session = ? AND w.head = 1 ORDER BY w.seq", (session,))
+    loads = _loads(dialect, session, needs)
+    found: dict[str, Rows] = dict(zip(loads, (yield list(loads.values())), strict=True)) if loads else {}
+    waiting = [timer for row in found.get("due", ()) if isinstance(timer := _timer(row), Timer)]
+    due = tuple(timer for timer in waiting[:DUE_TIMERS] if timer.due_at_ms <= now_ms)
+    entries = [_entry(row) for row in found.get("entries", ())]
+    if coming := [draft.id for timer in due for draft in timer.drafts if draft.id not in needs.ids]:
+        entries += [_entry(row) for row in (yield _by_id(dialect, session, coming))]
+    heads = [_item(row) for row in found.get("heads", ())]
+    items = {item.seq: item for item in heads}
+    wanted = {*needs.seqs, *(entry.seq for entry in entries)}
+    if missing := sorted(wanted - items.keys()):
         rows = yield Statement(
+            f"{_WORK_OF} WHERE w.session = ? AND w.seq {dialect.any_of}", (session, dialect.list_param(missing))
+        )
+        items |= {item.seq: item for item in map(_item, rows)}
+    return Snapshot(
+        last_seq=last_seq,
+        entries={entry.id: entry for entry in entries},
+        items={seq: items[seq] for seq in wanted if seq in items},
+        timers={timer.id: timer for timer in map(_timer, found.get("timers", ()))},
+        keyed={row[0]: row[1] for row in found.get("keyed", ())},
+        heads=tuple(heads),
+        due_timers=due,
+        next_timer_at_ms=waiting[len(due)].due_at_ms if len(waiting) > len(due) else None,
+        behind=next(map(_item, found.get("behind", ())), None),
+    )
+
+
+def _loads(dialect: Dialect, session: int, needs: Needs) -> dict[str, Statement]:
+    """What is loaded at once, by what it is."""
+    loads: dict[str, Statement] = {}
+    if needs.heads:
+        loads["heads"] = Statement(f"{_WORK_OF} WHERE w.session = ? AND w.head = 1 ORDER BY w.seq", (session,))
+        loads["due"] = Statement(
             f"SELECT {_TIMER} FROM a2_timers WHERE session = ? AND due_at_ms IS NOT NULL ORDER BY due_at_ms LIMIT ?",
             (session, DUE_TIMERS + 1),
         )
-        timers = [timer for row in rows if isinstance(timer := _timer(row), Timer)]
-        due = [timer for timer in timers[:DUE_TIMERS] if timer.due_at_ms <= now_ms]
-        next_timer_at_ms = timers[len(due)].due_at_ms if len(timers) > len(due) else None
-    entries: dict[str, Entry] = {}
-    ids = [*needs.ids, *(draft.id for timer in due for draft in timer.drafts)]
-    if ids:
-        rows = yield Statement(
-            f"SELECT {_LOG} FROM a2_log l WHERE l.session = ? AND l.id {dialect.any_of}",
-            (session, dialect.list_param(ids)),
-        )
-        entries = {row[0]: _entry(row) for row in rows}
-    items: Rows = ()
-    seqs = [*needs.seqs, *(entry.seq for entry in entries.values())]
-    if seqs:
-        items = yield Statement(
-            f"{_WORK_OF} WHERE w.session = ? AND w.seq {dialect.any_of}", (session, dialect.list_param(seqs))
-        )
-    known: Rows = ()
+    if needs.ids:
+        loads["entries"] = _by_id(dialect, session, needs.ids)
     if needs.timers:
-        known = yield Statement(
+        loads["timers"] = Statement(
             f"SELECT {_TIMER} FROM a2_timers WHERE session = ? AND id {dialect.any_of}",
             (session, dialect.list_param(needs.timers)),
         )
-    keyed: Rows = ()
     if needs.keys:
         keys = dialect.list_param(needs.keys)
-        keyed = yield Statement(
+        loads["keyed"] = Statement(
             "SELECT w.key, l.id FROM a2_work w JOIN a2_log l ON l.session = w.session AND l.seq = w.seq"
             f" WHERE w.session = ? AND w.key {dialect.any_of} AND w.dead_at_ms IS NULL"
             f" UNION ALL SELECT key, id FROM a2_timers WHERE session = ? AND key {dialect.any_of}",
             (session, keys, session, keys),
         )
-    behind: Rows = ()
     if needs.behind is not None:
-        behind = yield Statement(
-            f"{_WORK_OF} WHERE w.session = ? AND w.seq = (SELECT min(n.seq) FROM a2_work o JOIN a2_work n"
-            " ON n.session = o.session AND n.lane = o.lane AND n.seq > o.seq WHERE o.session = ? AND o.seq = ?)",
-            (session, session, needs.behind),
+        loads["behind"] = Statement(
+            f"{_WORK_OF} WHERE w.session = ? AND w.seq > ?"
+            " AND w.lane = (SELECT lane FROM a2_work WHERE session = ? AND seq = ?) ORDER BY w.seq LIMIT 1",
+            (session, needs.behind, session, needs.behind),
         )
-    return Snapshot(
-        last_seq=last_seq,
-        entries=entries,
-        items={item.seq: item for item in map(_item, items)},
-        timers={timer.id: timer for timer in map(_timer, known)},
-        keyed={row[0]: row[1] for row in keyed},
-        heads=tuple(map(_item, heads)),
-        due_timers=tuple(due),
-        next_timer_at_ms=next_timer_at_ms,
-        behind=_item(behind[0]) if behind else None,
+    return loads
+
+
+def _by_id(dialect: Dialect, session: int, ids: Sequence[str]) -> Statement:
+    """The events of these ids."""
+    return Statement(
+        f"SELECT {_LOG} FROM a2_log l WHERE l.session = ? AND l.id {dialect.any_of}",
+        (session, dialect.list_param(ids)),
     )
 
 
-def _write(session: int, snapshot: Snapshot, plan: Plan[object]) -> Steps[None]:
+def _write(session: int, needs: Needs, snapshot: Snapshot, plan: Plan[object]) -> Steps[None]:
+    expires = dict(plan.expires)
     if plan.entries:
         yield Statement(
-            "INSERT INTO a2_log (session, seq, id, type, payload, cause, created_at_ms) VALUES (?, ?, ?, ?, ?, ?, ?)",
-            [(session, e.seq, e.id, e.type, e.payload, e.cause, e.created_at_ms) for e in plan.entries],
+            "INSERT INTO a2_log (session, seq, id, type, payload, cause, created_at_ms, expires_at_ms)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            [
+                (session, e.seq, e.id, e.type, e.payload, e.cause, e.created_at_ms, expires.pop(e.seq, None))
+                for e in plan.entries
+            ],
             many=True,
         )
-    yield from _write_work(session, snapshot, plan)
+    yield from _write_work(session, needs, snapshot, plan)
     for seq, ending in plan.endings.items():
         yield Statement(
             "UPDATE a2_log SET ending_kind = ?, ending_reason = ? WHERE session = ? AND seq = ?",
             (str(ending.kind), ending.reason, session, seq),
         )
-    if plan.expires:
-        rows = [(at_ms, session, seq) for seq, at_ms in plan.expires.items()]
+    if expires:
+        rows = [(at_ms, session, seq) for seq, at_ms in expires.items()]
         yield Statement("UPDATE a2_log SET expires_at_ms = ? WHERE session = ? AND seq = ?", rows, many=True)
     for timer in plan.timers:
         yield Statement(
@@ -264,13 +277,14 @@ def _write(session: int, snapshot: Snapshot, plan: Plan[object]) -> Steps[None]:
         yield Statement("DELETE FROM a2_timers WHERE session = ? AND id = ?", (session, timer_id))
 
 
-def _write_work(session: int, snapshot: Snapshot, plan: Plan[object]) -> Steps[None]:
+def _write_work(session: int, needs: Needs, snapshot: Snapshot, plan: Plan[object]) -> Steps[None]:
     known = {item.seq: item for item in snapshot.heads} | dict(snapshot.items)
     if snapshot.behind is not None:
         known[snapshot.behind.seq] = snapshot.behind
     for seq in plan.settled:
         yield Statement("DELETE FROM a2_work WHERE session = ? AND seq = ?", (session, seq))
-        yield _promote(session, known[seq].lane)
+        if needs.behind != seq or snapshot.behind is not None:
+            yield _promote(session, known[seq].lane)
     for item in plan.items:
         if item.seq > snapshot.last_seq:
             yield Statement(

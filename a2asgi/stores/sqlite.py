@@ -306,21 +306,31 @@ def _outcome(job: Job[T], connection: sqlite3.Connection) -> Callable[[], T]:
 def _run(connection: sqlite3.Connection, steps: Steps[T]) -> T:
     """Execute a generator of statements."""
     try:
-        statement = next(steps)
+        step = next(steps)
         while True:
-            execute = connection.executemany if statement.many else connection.execute
-            statement = steps.send(execute(statement.sql, statement.params).fetchall())
+            if isinstance(step, list):
+                step = steps.send([_execute(connection, statement) for statement in step])
+            else:
+                step = steps.send(_execute(connection, step))
     except StopIteration as end:
         result: T = end.value
         return result
 
 
+def _execute(connection: sqlite3.Connection, statement: Statement) -> Rows:
+    execute = connection.executemany if statement.many else connection.execute
+    return execute(statement.sql, statement.params).fetchall()
+
+
 async def _run_on(connection: Any, steps: Steps[T]) -> T:
     """Execute a generator of statements on the caller's aiosqlite connection."""
     try:
-        statement = next(steps)
+        step = next(steps)
         while True:
-            statement = steps.send(await _execute_on(connection, statement))
+            if isinstance(step, list):
+                step = steps.send([await _execute_on(connection, statement) for statement in step])
+            else:
+                step = steps.send(await _execute_on(connection, step))
     except StopIteration as end:
         result: T = end.value
         return result
