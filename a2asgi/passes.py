@@ -19,8 +19,8 @@ class Pass:
     def __init__(
         self, runtime: Runtime, definition: Definition, orders: Iterator[int], limit: int, until_ms: int | None
     ) -> None:
-        self.order = 0
-        self.until_ms = until_ms
+        self.order: int = 0
+        self.until_ms: int | None = until_ms
         self._runtime = runtime
         self._definition = definition
         self._orders = orders
@@ -43,8 +43,8 @@ class Opening(Generic[Answer]):
     """What a drain writes in the transaction of its first pass. Whoever asked for it waits for the answer."""
 
     def __init__(self, needs: Needs, decide: Decide[Answer]) -> None:
-        self.needs = needs
-        self.decide = decide
+        self.needs: Needs = needs
+        self.decide: Decide[Answer] = decide
         self._done = anyio.Event()
         self._outcome: Callable[[], Answer]
 
