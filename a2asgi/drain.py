@@ -21,6 +21,7 @@ from a2asgi.passes import Opening, Pass
 from a2asgi.ports import Answer, Decide, SessionKey
 from a2asgi.runtime import Runtime
 from a2asgi.telemetry import SignalName
+from a2asgi.threads import raising, returning
 from a2core import Claimed, Needs, WentOn, decide_go_on, decide_release
 
 log: logging.Logger = logging.getLogger("a2asgi.drain")
@@ -254,16 +255,16 @@ class Drain:
             await checkpoint_if_cancelled()
             went_on = await self._shield.run(transact)  # shielded as any claim
             if went_on is not None:
-                opening.succeed(went_on.ended)
+                opening.keep(returning(went_on.ended))
                 claimed = await self._take(went_on.claimed, claim)
         except Exception as error:
-            if opening.is_over:
+            if opening.is_kept:
                 raise
-            opening.fail(error)
+            opening.keep(raising(error))
         finally:
             self._limit.give_back(places - len(claimed.items))
-            if not opening.is_over:
-                opening.fail(StoreUnavailable("the process stops, and the store has not answered yet"))
+            if not opening.is_kept:
+                opening.keep(raising(StoreUnavailable("the process stops, and the store has not answered yet")))
 
     async def _end(self, attempt: Attempt, needs: Needs, decide: Decide[Answer]) -> Answer:
         """Write the end of an attempt, and claim what comes next in the same transaction.

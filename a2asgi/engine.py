@@ -182,18 +182,23 @@ class Engine:
         elif self._start_soon is not None:
             self._start_soon(self._attend, self._begin(key))
 
-    def is_drained(self, key: SessionKey) -> bool:
-        """Whether a drain of the session is under way in this process."""
-        return key in self._drains
+    async def write_in(self, place: Place, key: SessionKey, needs: Needs, decide: Decide[Answer]) -> Answer:
+        """Write, and have what came of it run in this place: by a new drain, which claims it in the same transaction.
 
-    async def open(self, place: Place, key: SessionKey, needs: Needs, decide: Decide[Answer]) -> Answer:
-        """Write, and claim what came of it in the same transaction, by a new drain of the session, in this place.
-
-        Raises what `decide` raises, and StoreUnavailable or StoreBroken. Cancelling the caller stops no drain.
+        Where a drain of the session is under way, that one is told. Raises what `decide` raises, and StoreUnavailable
+        or StoreBroken. Cancelling the caller stops no drain.
         """
-        opening = Opening(needs, decide)
-        place.start(key, partial(self._attend, self._begin(key, opening)))
-        return await opening.answer()
+        if key not in self._drains:
+            opening = Opening(needs, decide)
+            place.start(key, partial(self._attend, self._begin(key, opening)))
+            return await opening.wait()
+        try:
+            answer = await self.runtime.transact(key, needs, decide)
+        except BaseException:
+            place.give_back()
+            raise
+        place.start(key, partial(self.deliver, key))
+        return answer
 
     async def drain(self, key: SessionKey, *, arms: bool = True) -> DrainResult:
         """Run what the session has to do now; join a drain of this process that is under way.

@@ -1,15 +1,12 @@
 """Claim passes: the decision of each in the order in which the store makes them, and what is written with the first."""
 
-from collections.abc import Callable, Iterator
-from typing import Generic
-
-import anyio
+from collections.abc import Iterator
 
 from a2asgi.contract import Definition
 from a2asgi.ports import Answer, Decide
 from a2asgi.renewal import capped
 from a2asgi.runtime import Runtime
-from a2asgi.threads import raising, returning
+from a2asgi.threads import Promise
 from a2core import Claimed, Needs, Plan, Snapshot, decide_claim
 
 
@@ -39,33 +36,10 @@ class Pass:
         )
 
 
-class Opening(Generic[Answer]):
+class Opening(Promise[Answer]):
     """What a drain writes in the transaction of its first pass. Whoever asked for it waits for the answer."""
 
     def __init__(self, needs: Needs, decide: Decide[Answer]) -> None:
+        super().__init__()
         self.needs: Needs = needs
         self.decide: Decide[Answer] = decide
-        self._done = anyio.Event()
-        self._outcome: Callable[[], Answer]
-
-    @property
-    def is_over(self) -> bool:
-        """Whether there is an answer, or an error."""
-        return self._done.is_set()
-
-    def succeed(self, answer: Answer) -> None:
-        """It is written."""
-        self._end(returning(answer))
-
-    def fail(self, error: Exception) -> None:
-        """It is not written, or nobody can tell."""
-        self._end(raising(error))
-
-    async def answer(self) -> Answer:
-        """The answer once it is written, or what was raised. Cancelling the wait does not stop the drain."""
-        await self._done.wait()
-        return self._outcome()
-
-    def _end(self, outcome: Callable[[], Answer]) -> None:
-        self._outcome = outcome
-        self._done.set()

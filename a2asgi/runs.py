@@ -66,17 +66,9 @@ async def enqueue(engine: Engine, key: SessionKey, draft: Draft, *, delay_ms: in
         return decide_enqueue(snapshot, now_ms, draft=draft, due_at_ms=due_at_ms, wake_after_ms=wake_after_ms)
 
     needs = Needs(keys=() if draft.key is None else (draft.key,))
-    if place is not None and not engine.is_drained(key):
-        return (await engine.open(place, key, needs, decide)).id
-    started = False
-    try:
-        answer = await engine.runtime.transact(key, needs, decide)
-        started = place is not None and answer.new
-    finally:
-        if place is not None:
-            place.start(key, partial(engine.deliver, key)) if started else place.give_back()
-    if started:
-        return answer.id
+    if place is not None:
+        return (await engine.write_in(place, key, needs, decide)).id
+    answer = await engine.runtime.transact(key, needs, decide)
     due_at_ms = answer.due_at_ms
     if not answer.new and engine.runtime.provider is not None:  # its own wake-up may be one that was not taken
         found = await look(engine, key, answer.id)

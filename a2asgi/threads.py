@@ -36,22 +36,39 @@ class Loop:
             self._call_soon(function)
 
 
-class Reply(Generic[T]):
-    """One answer from a thread. Made on the loop, set on any thread, awaited on the loop."""
+class Promise(Generic[T]):
+    """One answer that another task of the same loop gives."""
 
     def __init__(self) -> None:
-        self._loop = Loop()
         self._done = anyio.Event()
         self._outcome: Callable[[], T]
 
-    def set(self, outcome: Callable[[], T]) -> None:
+    @property
+    def is_kept(self) -> bool:
+        """Whether it was given."""
+        return self._done.is_set()
+
+    def keep(self, outcome: Callable[[], T]) -> None:
         """Deliver: the waiter calls `outcome`, which returns the value or raises the error."""
-        set_all([(self, outcome)])
+        self._outcome = outcome
+        self._done.set()
 
     async def wait(self) -> T:
-        """Wait for the answer. Cancelling the wait abandons the thread's work, it does not stop it."""
+        """Wait for the answer. Cancelling the wait does not stop the work on it."""
         await self._done.wait()
         return self._outcome()
+
+
+class Reply(Promise[T]):
+    """One answer from a thread. Made on the loop, set on any thread, awaited on the loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._loop = Loop()
+
+    def set(self, outcome: Callable[[], T]) -> None:
+        """Deliver from any thread, as `keep` does from the loop."""
+        set_all([(self, outcome)])
 
 
 def set_all(answers: Iterable[tuple[Reply[Any], Callable[[], Any]]]) -> None:

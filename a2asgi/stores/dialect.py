@@ -45,6 +45,21 @@ class Dialect(NamedTuple):
     tell: str = ""
 
 
+def listed(steps: Steps[Result]) -> Generator[list[Statement], Sequence[Rows], Result]:
+    """The same steps for who executes them, each as a list of statements."""
+    try:
+        step = next(steps)
+        while True:
+            if isinstance(step, list):
+                step = steps.send((yield step))
+            else:
+                [rows] = yield [step]
+                step = steps.send(rows)
+    except StopIteration as end:
+        result: Result = end.value
+        return result
+
+
 FIRST_SCHEMA = (
     "CREATE TABLE a2_meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
     "CREATE TABLE a2_sessions (id {serial} PRIMARY KEY, contract {name} NOT NULL, session_id {name} NOT NULL,"

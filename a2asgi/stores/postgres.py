@@ -12,7 +12,7 @@ from a2asgi.listening import Ears
 from a2asgi.ports import Answer, Decide, Ear, SessionInfo, SessionKey, Wakes
 from a2asgi.postgres import CHANNEL
 from a2asgi.stores import sql
-from a2asgi.stores.dialect import ID_OF_DATABASE, Dialect, Now, Statement, Steps, migrate
+from a2asgi.stores.dialect import ID_OF_DATABASE, Dialect, Now, Statement, Steps, listed, migrate
 from a2asgi.times import Duration, duration_ms
 from a2core import Entry, Needs, WorkItem
 
@@ -282,17 +282,15 @@ class PostgresStore:
         if time_first:
             now_ms = self._now_ms((yield pending)[-1][0][0])
             pending = []
-        steps = operation(lambda: now_ms)
+        steps = listed(operation(lambda: now_ms))
         try:
             wrote, first = False, not time_first
-            step = next(steps)
+            statements = next(steps)
             while True:
-                statements = step if isinstance(step, list) else [step]
-                answers = all(map(_answers, statements))
-                pending += [query for statement in statements for query in _queries(statement)]
-                wrote = wrote or not (answers and all(one.sql.startswith("SELECT") for one in statements))
-                if not answers:
-                    step = steps.send(())
+                pending += _queries(statements)
+                wrote = wrote or not all(one.sql.startswith("SELECT") and _answers(one) for one in statements)
+                if not any(map(_answers, statements)):
+                    statements = steps.send([()] * len(statements))
                     continue
                 found = yield pending
                 rows = found[-len(statements) :]
@@ -303,7 +301,7 @@ class PostgresStore:
                     check(found)
                     check = None
                 pending = []
-                step = steps.send(rows if isinstance(step, list) else rows[0])
+                statements = steps.send(rows)
         except StopIteration as end:
             # what only looked has nothing to be kept, and waits for no disk
             yield [*pending, *(ending or [COMMIT if wrote else ROLLBACK])]
@@ -331,20 +329,22 @@ def _lock_of(key: SessionKey) -> int:
 
 def _reading(steps: Steps[T]) -> "Talk[T]":
     """Statements that only read, each a transaction of its own."""
+    lists = listed(steps)
     try:
-        step = next(steps)
+        statements = next(lists)
         while True:
-            statements = step if isinstance(step, list) else [step]
-            rows = yield [query for statement in statements for query in _queries(statement)]
-            step = steps.send(rows if isinstance(step, list) else rows[0])
+            statements = lists.send((yield _queries(statements)))
     except StopIteration as end:
         result: T = end.value
         return result
 
 
-def _queries(statement: Statement) -> "list[Query]":
-    text = _in_driver_style(statement.sql)
-    return [(text, params) for params in (statement.params if statement.many else (statement.params,))]
+def _queries(statements: Sequence[Statement]) -> "list[Query]":
+    return [
+        (_in_driver_style(one.sql), params)
+        for one in statements
+        for params in (one.params if one.many else (one.params,))
+    ]
 
 
 def _answers(statement: Statement) -> bool:

@@ -177,7 +177,7 @@ def sessions(contract: str | None, after: SessionKey | None, limit: int) -> Step
 
 def _load(dialect: Dialect, session: int, last_seq: int, needs: Needs, now_ms: int) -> Steps[Snapshot]:
     loads = _loads(dialect, session, needs)
-    found: dict[str, Rows] = dict(zip(loads, (yield list(loads.values())), strict=True)) if loads else {}
+    found: dict[str, Rows] = dict(zip(loads, (yield list(loads.values())), strict=True))
     waiting = [timer for row in found.get("due", ()) if isinstance(timer := _timer(row), Timer)]
     due = tuple(timer for timer in waiting[:DUE_TIMERS] if timer.due_at_ms <= now_ms)
     entries = [_entry(row) for row in found.get("entries", ())]
@@ -246,13 +246,12 @@ def _by_id(dialect: Dialect, session: int, ids: Sequence[str]) -> Statement:
 
 
 def _write(session: int, needs: Needs, snapshot: Snapshot, plan: Plan[object]) -> Steps[None]:
-    expires = dict(plan.expires)
     if plan.entries:
         yield Statement(
             "INSERT INTO a2_log (session, seq, id, type, payload, cause, created_at_ms, expires_at_ms)"
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             [
-                (session, e.seq, e.id, e.type, e.payload, e.cause, e.created_at_ms, expires.pop(e.seq, None))
+                (session, e.seq, e.id, e.type, e.payload, e.cause, e.created_at_ms, plan.expires.get(e.seq))
                 for e in plan.entries
             ],
             many=True,
@@ -263,8 +262,7 @@ def _write(session: int, needs: Needs, snapshot: Snapshot, plan: Plan[object]) -
             "UPDATE a2_log SET ending_kind = ?, ending_reason = ? WHERE session = ? AND seq = ?",
             (str(ending.kind), ending.reason, session, seq),
         )
-    if expires:
-        rows = [(at_ms, session, seq) for seq, at_ms in expires.items()]
+    if rows := [(at_ms, session, seq) for seq, at_ms in plan.expires.items() if seq <= snapshot.last_seq]:
         yield Statement("UPDATE a2_log SET expires_at_ms = ? WHERE session = ? AND seq = ?", rows, many=True)
     for timer in plan.timers:
         yield Statement(
@@ -283,7 +281,7 @@ def _write_work(session: int, needs: Needs, snapshot: Snapshot, plan: Plan[objec
         known[snapshot.behind.seq] = snapshot.behind
     for seq in plan.settled:
         yield Statement("DELETE FROM a2_work WHERE session = ? AND seq = ?", (session, seq))
-        if needs.behind != seq or snapshot.behind is not None:
+        if needs.behind != seq or snapshot.behind is not None:  # else nothing is left in its lane
             yield _promote(session, known[seq].lane)
     for item in plan.items:
         if item.seq > snapshot.last_seq:

@@ -16,7 +16,7 @@ from a2asgi.errors import ConfigurationError, StoreBroken, StoreUnavailable
 from a2asgi.ports import Answer, Decide, SessionInfo, SessionKey, Wakes
 from a2asgi.sqlite_worker import Job, Queued, SQLiteWorker, in_transaction
 from a2asgi.stores import sql
-from a2asgi.stores.dialect import Dialect, Rows, Statement, Steps, json_list, migrate
+from a2asgi.stores.dialect import Dialect, Rows, Statement, Steps, json_list, listed, migrate
 from a2asgi.threads import raising, returning
 from a2asgi.times import Duration, duration_ms
 from a2core import Entry, Needs, WorkItem
@@ -305,13 +305,11 @@ def _outcome(job: Job[T], connection: sqlite3.Connection) -> Callable[[], T]:
 
 def _run(connection: sqlite3.Connection, steps: Steps[T]) -> T:
     """Execute a generator of statements."""
+    lists = listed(steps)
     try:
-        step = next(steps)
+        statements = next(lists)
         while True:
-            if isinstance(step, list):
-                step = steps.send([_execute(connection, statement) for statement in step])
-            else:
-                step = steps.send(_execute(connection, step))
+            statements = lists.send([_execute(connection, statement) for statement in statements])
     except StopIteration as end:
         result: T = end.value
         return result
@@ -324,13 +322,11 @@ def _execute(connection: sqlite3.Connection, statement: Statement) -> Rows:
 
 async def _run_on(connection: Any, steps: Steps[T]) -> T:
     """Execute a generator of statements on the caller's aiosqlite connection."""
+    lists = listed(steps)
     try:
-        step = next(steps)
+        statements = next(lists)
         while True:
-            if isinstance(step, list):
-                step = steps.send([await _execute_on(connection, statement) for statement in step])
-            else:
-                step = steps.send(await _execute_on(connection, step))
+            statements = lists.send([await _execute_on(connection, statement) for statement in statements])
     except StopIteration as end:
         result: T = end.value
         return result

@@ -19,6 +19,7 @@ from a2asgi import ConfigurationError, SQLiteStore, StoreBroken, StoreUnavailabl
 from a2asgi.ports import Decide, SessionKey, Store, Wakes
 from a2asgi.sqlite_worker import MAX_GROUP
 from a2asgi.stores import sql
+from a2asgi.stores.dialect import listed
 from a2asgi.testing.store_bench import Opened
 from a2core import Ending, EndingKind, Entry, Needs, Plan, Snapshot, WakeAt, WorkItem
 from tests.asgi.stores.calls import KEY, PATIENCE_S, append, failing_with, log_of
@@ -550,9 +551,9 @@ async def test_the_next_wake_up_is_found_without_a_look_at_every_session(tmp_pat
     """The index of wake-ups holds only what waits, and is used where the question says that it asks for no other."""
     async with Opened(SQLiteStore(tmp_path / "a2.db")):
         pass
-    statement = next(sql.next_wake(["shop"], 0))
+    [statement] = next(listed(sql.next_wake(["shop"], 0)))
     with closing(sqlite3.connect(tmp_path / "a2.db")) as connection:
-        [[*_, plan]] = connection.execute(f"EXPLAIN QUERY PLAN {statement.sql}", statement.params).fetchall()  # type: ignore[union-attr]  # it is one that reads alone
+        [[*_, plan]] = connection.execute(f"EXPLAIN QUERY PLAN {statement.sql}", statement.params).fetchall()
     assert "USING COVERING INDEX a2_sessions_wake" in plan
 
 
