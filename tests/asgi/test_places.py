@@ -1,12 +1,14 @@
 """Places: a job that is due now starts in the process that enqueued it, where there is room, and never out of turn."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Coroutine
+from typing import Any
 
 import anyio
 import pytest
 
-from a2asgi import A2, EmbeddedScheduler, MemoryStore, SessionKey, StoreUnavailable, Wakes
+from a2asgi import A2, EmbeddedScheduler, Job, MemoryStore, SessionKey, Store, StoreUnavailable, Wakes
 from a2asgi.ports import Answer, Decide
+from a2asgi.times import Duration
 from a2core import DrainTimings, Needs, RunState
 from tests.asgi.worlds import within
 
@@ -35,17 +37,29 @@ class Counting(MemoryStore):
         return super().transact_blocking(key, needs, decide)
 
 
-@within(5)
-async def test_a_job_starts_at_once_where_there_is_room() -> None:
-    """No wake-up has to be taken for it: one transaction less, and nobody polls."""
-    store = Counting()
-    a2 = A2(store=store, scheduler=EmbeddedScheduler(poll="1h"), timings=LONG)
+def alone(store: Store, *, concurrency: int = 64, grace: Duration = "10s") -> A2:
+    """Looks at its start and when it is told to; nobody else does."""
+    scheduler = EmbeddedScheduler(poll="1h", concurrency=concurrency)
+    return A2(store=store, scheduler=scheduler, timings=LONG, grace=grace)
+
+
+def job_that_tells(a2: A2) -> tuple[Job[[], Coroutine[Any, Any, None]], anyio.Event]:
+    """A job, and what is set when it runs."""
     ran = anyio.Event()
 
     @a2.job()
     async def job() -> None:
         ran.set()
 
+    return job, ran
+
+
+@within(5)
+async def test_a_job_starts_at_once_where_there_is_room() -> None:
+    """No wake-up has to be taken for it: one transaction less, and nobody polls."""
+    store = Counting()
+    a2 = alone(store)
+    job, ran = job_that_tells(a2)
     async with a2:
         await anyio.wait_all_tasks_blocked()
         await job.enqueue()
@@ -57,7 +71,7 @@ async def test_a_job_starts_at_once_where_there_is_room() -> None:
 async def test_what_finds_no_room_waits_its_turn() -> None:
     """With one place, taken, the urgent job that came last starts before the others."""
     store = Counting()
-    a2 = A2(store=store, scheduler=EmbeddedScheduler(poll="1h", concurrency=1), timings=LONG)
+    a2 = alone(store, concurrency=1)
     order: list[str] = []
     go, all_ran = anyio.Event(), anyio.Event()
 
@@ -94,13 +108,8 @@ async def test_what_finds_no_room_waits_its_turn() -> None:
 async def test_an_enqueue_that_fails_gives_its_place_back() -> None:
     """With one place, the next job still finds it."""
     store = Counting()
-    a2 = A2(store=store, scheduler=EmbeddedScheduler(poll="1h", concurrency=1), timings=LONG)
-    ran = anyio.Event()
-
-    @a2.job()
-    async def job() -> None:
-        ran.set()
-
+    a2 = alone(store, concurrency=1)
+    job, ran = job_that_tells(a2)
     async with a2:
         await anyio.wait_all_tasks_blocked()
         store.down = True
@@ -116,7 +125,7 @@ async def test_an_enqueue_that_fails_gives_its_place_back() -> None:
 @within(5)
 async def test_a_job_that_is_there_already_is_not_started_again() -> None:
     """Its dedupe key finds it, and the place that was meant for a new one is free again."""
-    a2 = A2(store=MemoryStore(), scheduler=EmbeddedScheduler(poll="1h", concurrency=2), timings=LONG)
+    a2 = alone(MemoryStore(), concurrency=2)
     runs: list[str] = []
     go, both = anyio.Event(), anyio.Event()
 
@@ -156,7 +165,7 @@ class Slow(MemoryStore):
 async def test_an_enqueue_and_its_claim_are_one_transaction() -> None:
     """And the end of the job is the second and last."""
     store = Counting()
-    a2 = A2(store=store, scheduler=EmbeddedScheduler(poll="1h"), timings=LONG)
+    a2 = alone(store)
 
     @a2.job()
     async def job() -> None:
@@ -174,13 +183,8 @@ async def test_an_enqueue_and_its_claim_are_one_transaction() -> None:
 async def test_an_enqueue_that_is_cancelled_leaves_no_claim_behind() -> None:
     """What the store accepts is run, whether or not somebody still waits for its answer."""
     store = Slow()
-    a2 = A2(store=store, scheduler=EmbeddedScheduler(poll="1h"), timings=LONG)
-    ran = anyio.Event()
-
-    @a2.job()
-    async def job() -> None:
-        ran.set()
-
+    a2 = alone(store)
+    job, ran = job_that_tells(a2)
     async with a2:
         await anyio.wait_all_tasks_blocked()
         async with anyio.create_task_group() as tasks:
@@ -194,7 +198,7 @@ async def test_an_enqueue_that_is_cancelled_leaves_no_claim_behind() -> None:
 @within(5)
 async def test_an_enqueue_under_way_at_a_shutdown_is_answered_and_its_job_has_the_grace() -> None:
     store = Slow()
-    a2 = A2(store=store, scheduler=EmbeddedScheduler(poll="1h"), timings=LONG)
+    a2 = alone(store)
     ids: list[str] = []
 
     @a2.job()
@@ -224,7 +228,7 @@ async def test_an_enqueue_without_an_answer_at_the_end_of_the_grace_is_told(monk
     """It may be accepted, and is here: whoever finds its claim expired runs it."""
     monkeypatch.setattr("a2asgi.groups.CLEAN_UP_S", 0.02)
     store = Slow()
-    a2 = A2(store=store, scheduler=EmbeddedScheduler(poll="1h"), timings=LONG, grace="10ms")
+    a2 = alone(store, grace="10ms")
     told: list[str] = []
 
     @a2.job()

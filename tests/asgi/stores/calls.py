@@ -11,6 +11,7 @@ from anyio import to_thread
 from a2asgi.ports import SessionKey, Store
 from a2asgi.testing.store_bench import appending_as
 from a2core import Entry, Needs, Plan, Snapshot, WakeAt
+from tests.asgi.stores.servers import operator
 
 KEY = SessionKey("shop", "s-1")
 OTHER = SessionKey("shop", "s-2")
@@ -63,6 +64,14 @@ class Gate:
 async def hold(store: Store, key: SessionKey, gate: Gate) -> None:
     """Be in the middle of a transaction, on a thread, until the gate is opened."""
     await to_thread.run_sync(lambda: store.transact_blocking(key, Needs(), gate))
+
+
+async def waiting_for_a_lock(url: str, count: int) -> None:
+    """Return once so many sessions of the server wait for somebody's lock."""
+    text = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = 'a2'"
+    with anyio.fail_after(PATIENCE_S), operator(url) as console:
+        while console.execute(text).fetchall() != [(count,)]:
+            await anyio.lowlevel.checkpoint()
 
 
 class Cancelling:
@@ -137,7 +146,11 @@ async def kept(store: Store, event_id: str) -> None:
 
 
 async def all_is_whole(store: Store) -> None:
-    """Each event that calls have appended is in its log once, and its work is open."""
+    """Each event that calls have appended is in its log once, and its work is open, but for what was to be purged."""
+    for info in await store.sessions(limit=1_000):
+        entries = await store.read(info.key, 0, 1_000)
+        assert sorted({entry.seq for entry in entries}) == [entry.seq for entry in entries]
+        assert len({entry.id for entry in entries}) == len(entries)
     for key in KEYS:
         log = await log_of(store, key)
         assert len(set(log)) == len(log)

@@ -14,7 +14,6 @@ from tempfile import TemporaryDirectory
 from threading import Event, Thread
 from typing import Any, NoReturn
 
-import anyio
 import psycopg
 import pytest
 
@@ -129,14 +128,6 @@ def operator(url: str) -> Iterator["psycopg.Connection[Any]"]:
     """Somebody at the server's console."""
     with psycopg.connect(url, autocommit=True) as connection:
         yield connection
-
-
-async def waiting_for_a_lock(url: str, count: int) -> None:
-    """Return once so many sessions of the server wait for somebody's lock."""
-    text = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = 'a2'"
-    with anyio.fail_after(PATIENCE_S), operator(url) as console:
-        while console.execute(text).fetchall() != [(count,)]:
-            await anyio.lowlevel.checkpoint()
 
 
 def answers(url: str) -> bool:

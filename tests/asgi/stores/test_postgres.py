@@ -18,9 +18,9 @@ from a2asgi.testing.conformance import CHECKS, DURABLE_CHECKS, main, run_check
 from a2asgi.testing.postgres_bench import PostgresBench
 from a2asgi.testing.store_bench import Opened, appending_as, together
 from a2core import Ending, EndingKind, Entry, Needs, Plan, Snapshot, WakeAt, WorkItem
-from tests.asgi.stores.calls import KEY, OTHER, Gate, append, failing_with, hold, log_of
+from tests.asgi.stores.calls import KEY, OTHER, Gate, append, failing_with, hold, log_of, waiting_for_a_lock
 from tests.asgi.stores.proxies import pooler
-from tests.asgi.stores.servers import operator, waiting_for_a_lock
+from tests.asgi.stores.servers import operator
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from a2asgi.ports import Decide, SessionKey, Store
 from a2asgi.postgres.sqlstates import is_gone, is_retryable
 from a2asgi.testing.store_bench import Opened, appending_as, together
 from a2core import Entry, Needs, Plan, Snapshot
-from tests.asgi.stores.calls import KEY, OTHER, Gate, append, failing_with, hold, log_of
+from tests.asgi.stores.calls import KEY, OTHER, Gate, append, failing_with, hold, log_of, waiting_for_a_lock
 from tests.asgi.stores.proxies import wire
-from tests.asgi.stores.servers import PostgresServer, operator, waiting_for_a_lock
+from tests.asgi.stores.servers import PostgresServer, operator
 from tests.asgi.worlds import Tally, rounds, within
 
 SESSIONS = [SessionKey("shop", f"s-{number}") for number in range(3)]

@@ -28,13 +28,12 @@ from a2asgi.ports import PushingStore, SessionKey
 from a2asgi.postgres import listener
 from a2asgi.stores import redis
 from a2asgi.testing.postgres_bench import PostgresBench
-from a2asgi.testing.store_bench import appending_as
 from a2core import Entry, Needs, Plan, WakeAt
+from tests.asgi.stores.calls import KEY, append
 from tests.asgi.stores.proxies import pooler, wire
 from tests.asgi.stores.redis_bridge import TOKEN, Bridge
 from tests.asgi.stores.redis_server import RedisServer, needs_redis
 
-KEY = SessionKey("shop", "s-1")
 PATIENCE_S = 30
 
 
@@ -130,10 +129,6 @@ async def until(holds: Callable[[], bool]) -> None:
     with anyio.fail_after(PATIENCE_S):
         while not holds():  # noqa: ASYNC110 - it comes to be on another thread
             await anyio.sleep(0.005)
-
-
-async def append(store: Any, event_id: str, key: SessionKey = KEY) -> None:
-    await store.transact(key, Needs(ids=(event_id,)), appending_as(event_id))
 
 
 async def wake_at(store: Any, at_ms: int | None, key: SessionKey = KEY) -> None:

@@ -29,9 +29,9 @@ from a2asgi.stores.redis_store import MAX_STARTS
 from a2asgi.testing import check_store
 from a2asgi.testing.conformance import CHECKS, DURABLE_CHECKS, main
 from a2asgi.testing.redis_bench import MovedRedisStore, RedisBench
-from a2asgi.testing.store_bench import HOUR_MS, Opened, appending, appending_as
+from a2asgi.testing.store_bench import HOUR_MS, Opened, appending, appending_as, together
 from a2core import DeadLetter, Failure, Needs, Plan, Snapshot, Timer, Tombstone, WakeAt
-from tests.asgi.stores.calls import KEY, append, log_of
+from tests.asgi.stores.calls import CANCELLATIONS, KEY, Cancelling, all_is_whole, append, kept, log_of
 from tests.asgi.stores.redis_server import RedisServer, keys_of, needs_redis, redis_forget, redis_url, slot_of
 from tests.asgi.support import Served
 
@@ -444,6 +444,15 @@ async def test_wherever_a_claimer_dies_the_wake_up_is_there_again_after_the_leas
             heir.offset_ms = HOUR_MS
             assert (key,) == (await heir.claim_wakes(["shop"], limit=9, lease_ms=9 * HOUR_MS)).due
             assert ["e1"] == await log_of(heir, key)
+
+
+async def test_calls_of_which_hundreds_at_once_are_cancelled_keep_their_answers(prefix: str) -> None:
+    """At whatever await they have come to; each call that nobody cancels has its own answer."""
+    async with Opened(RedisStore(redis_url(), prefix=prefix)) as store:
+        cancelling = Cancelling(store, at_once=CANCELLATIONS)
+        await together(cancelling.round, *[partial(kept, store, f"kept-{number}") for number in range(50)])
+        assert 0 < cancelling.caught
+        await all_is_whole(store)
 
 
 # ── servers that go away ─────────────────────────────────────────────────────────────────
