@@ -230,9 +230,10 @@ def _loads(dialect: Dialect, session: int, needs: Needs) -> dict[str, Statement]
         )
     if needs.behind is not None:
         loads["behind"] = Statement(
-            f"{_WORK_OF} WHERE w.session = ? AND w.seq > ?"
-            " AND w.lane = (SELECT lane FROM a2_work WHERE session = ? AND seq = ?) ORDER BY w.seq LIMIT 1",
-            (session, needs.behind, session, needs.behind),
+            # a minimum of its own is looked up in the index of lanes; a join that is cut short may walk the whole log
+            f"{_WORK_OF} WHERE w.session = ? AND w.seq = (SELECT min(seq) FROM a2_work WHERE session = ? AND seq > ?"
+            " AND lane = (SELECT lane FROM a2_work WHERE session = ? AND seq = ?))",
+            (session, session, needs.behind, session, needs.behind),
         )
     return loads
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Awaitable, Callable
+from typing import Any
 from urllib.parse import quote
 
 import anyio
@@ -13,6 +14,9 @@ import pytest
 
 from a2asgi import ConfigurationError, PostgresStore, StoreBroken, StoreUnavailable
 from a2asgi.ports import Decide, SessionKey, Store
+from a2asgi.stores import sql
+from a2asgi.stores.dialect import listed
+from a2asgi.stores.postgres import DIALECT
 from a2asgi.testing import check_store
 from a2asgi.testing.conformance import CHECKS, DURABLE_CHECKS, main, run_check
 from a2asgi.testing.postgres_bench import PostgresBench
@@ -50,6 +54,48 @@ def test_the_command_checks_it(postgres: str, capsys: pytest.CaptureFixture[str]
     with pytest.raises(SystemExit):
         main(options[:2])
     assert "--store postgres needs --url postgresql://" in capsys.readouterr().err
+
+
+# ── long sessions ────────────────────────────────────────────────────────────────────────
+
+
+async def test_what_a_decision_needs_is_found_without_a_look_at_a_long_session(url: str) -> None:
+    """Also once the server has counted its rows and plans by that: a snapshot of 20,000 open events reads a few."""
+    async with Opened(PostgresStore(url)) as store:
+        await append(store, "e1")
+    steps = listed(sql.transact(DIALECT, KEY, Needs(("e1",), (1,), heads=True, behind=1), deciding, lambda: 0))
+    next(steps)
+    with operator(url) as console:
+        [[session]] = console.execute("SELECT id FROM a2_sessions").fetchall()
+        console.execute(
+            "INSERT INTO a2_log (session, seq, id, type, payload, created_at_ms)"
+            " SELECT %s, n, 'e' || n, 'order', '{}', 0 FROM generate_series(2, 20000) n",
+            (session,),
+        )
+        console.execute(
+            "INSERT INTO a2_work (session, seq, lane, head, attempt, failures, lost, ready_at_ms)"
+            " SELECT %s, n, CASE WHEN n = 20000 THEN 'e1' ELSE 'other-' || n %% 40 END, 0, 0, 0, 0, 0"
+            " FROM generate_series(2, 20000) n",
+            (session,),
+        )
+        console.execute("ANALYZE a2_log")
+        console.execute("ANALYZE a2_work")
+        statements = steps.send([[(session, 20_000, None, None)]])
+        for statement in statements:
+            explain = f"EXPLAIN (ANALYZE, FORMAT JSON) {statement.sql.replace('?', '%s')}"
+            [[[found]]] = console.execute(explain, statement.params).fetchall()
+            assert rows_read(found["Plan"]) <= 10, statement.sql
+    assert 4 == len(statements)
+
+
+def deciding(_snapshot: Snapshot, _now_ms: int) -> Plan[None]:
+    return Plan(None)
+
+
+def rows_read(node: dict[str, Any]) -> int:
+    """How many rows a part of a plan has read, with all that it is made of."""
+    read = (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
+    return int(read) + sum(map(rows_read, node.get("Plans", ())))
 
 
 # ── locks ────────────────────────────────────────────────────────────────────────────────
