@@ -1,41 +1,32 @@
 """QStash's signatures, judged over the raw bytes with no trust in anything but the keys (wire.md 9)."""
 
 import hmac
-import json
 import logging
 import os
 import re
-from base64 import urlsafe_b64encode
-from binascii import Error as Base64Error
-from binascii import a2b_base64
+import sys
+from binascii import b2a_base64
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from math import isfinite
-from typing import Any, Final, NoReturn, Self
+from typing import Any, Final, Self
 
 from a2asgi.clock import Clock, SystemClock
 from a2asgi.development import DEVELOPMENT_KEYS, PUBLIC_KEYS
 from a2asgi.errors import ConfigurationError
+from a2asgi.tokens import brief, check_header, read_claims, split
 from a2asgi.verdicts import HeaderItems, Refusal, Refused, Verdict, one_header
 from a2core import normalise_url
 
 log: logging.Logger = logging.getLogger("a2asgi.signatures")
-
-MAX_TOKEN_CHARS: Final = 8_192
-"""Longest token. A real one is some 400 characters and its URL; what forgers send is not decoded beyond this."""
-
-MAX_BRACKETS: Final = 100
-"""Brackets in a token's JSON. Claims are flat; so no nesting can exhaust the reader's stack."""
 
 MAX_LEEWAY_S: Final = 30 * 86_400
 """Largest leeway. Beyond a month it would say that tokens never expire."""
 
 REGIONS: Final = ("EU_CENTRAL_1", "US_EAST_1")
 
-_PLAIN_HEADER = b"eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9"  # {"alg":"HS256","typ":"JWT"}: what QStash sends
-_BASE64URL = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
-_STANDARD = bytes.maketrans(b"-_", b"+/")
+_TO_BASE64URL = bytes.maketrans(b"+/", b"-_")
+_FARTHEST_S = int(sys.float_info.max)  # what is beyond is infinite to who reads JSON's numbers as doubles
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,26 +120,24 @@ class QStashVerifier:
             return refused.verdict
 
     def _judge(self, signature: str | None, body: bytes, url: str | None, region: str | None) -> Verdict:
-        signed, mac = _split(signature)
-        header, _, payload = signed.partition(b".")
-        if header != _PLAIN_HEADER:
-            _check_header(header)
+        signed, header, payload, mac = split(signature)
+        check_header(header)
         pair = self._pairs.get(_region(region)) if region else None
         for key in pair or self._pairs.get("") or ():
             if hmac.compare_digest(hmac.digest(key, signed, "sha256"), mac):
                 break
         else:
-            raise Refused(Refusal.UNKNOWN_KEY, f"no configured key made this signature{_of_region(region, pair)}")
-        claims = _json_object(_decoded(payload, "claims"), "claims")
+            return Verdict(_NO_KEY.refusal, _NO_KEY.cause + _of_region(region, pair)) if region else _NO_KEY
+        claims = read_claims(payload)
         self._check_claims(claims, url)
-        _check_body(claims, body)
+        _check_body(claims.get("body"), body)
         message_id = claims.get("jti")
-        return Verdict(message_id=message_id if isinstance(message_id, str) else None)
+        return Verdict(None, "", message_id if isinstance(message_id, str) else None)
 
     def _check_claims(self, claims: Mapping[str, Any], url: str | None) -> None:
         now_s = self._clock.now_ms() / 1_000
         if claims.get("iss") != "Upstash":
-            raise Refused(Refusal.WRONG_ISSUER, f"issuer: expected 'Upstash', got {_brief(claims.get('iss'))}")
+            raise Refused(Refusal.WRONG_ISSUER, f"issuer: expected 'Upstash', got {brief(claims.get('iss'))}")
         expiry_s, start_s = _seconds(claims, "exp"), _seconds(claims, "nbf")
         if "iat" in claims:
             _seconds(claims, "iat")
@@ -158,9 +147,12 @@ class QStashVerifier:
             raise Refused(Refusal.NOT_YET_VALID, f"valid in {start_s - now_s:.0f} s, by this machine's clock")
         subject = claims.get("sub")
         if not isinstance(subject, str):
-            raise Refused(Refusal.MALFORMED, f"claim sub: expected a text, got {_brief(subject)}")
+            raise Refused(Refusal.MALFORMED, f"claim sub: expected a text, got {brief(subject)}")
         if url is not None and subject != url:
             raise Refused(Refusal.WRONG_SUBJECT, _differ(subject, url))
+
+
+_NO_KEY = Verdict(Refusal.UNKNOWN_KEY, "no configured key made this signature")
 
 
 def is_production(environment: Mapping[str, str]) -> bool:
@@ -221,87 +213,24 @@ def _region(name: str) -> str:
     return name.replace("-", "_").upper()
 
 
-def _of_region(region: str | None, pair: object) -> str:
-    if not region:
-        return ""
-    return f" (region {_brief(region)}{'' if pair else ', which has no keys of its own'})"
-
-
-def _split(signature: str | None) -> tuple[bytes, bytes]:
-    """What was signed, header and claims, and the signature's bytes."""
-    if not isinstance(signature, str) or not signature:
-        raise Refused(Refusal.UNSIGNED, "no token")
-    if len(signature) > MAX_TOKEN_CHARS:
-        raise Refused(Refusal.MALFORMED, f"a token of {len(signature)} characters, more than {MAX_TOKEN_CHARS}")
-    token = signature.encode("utf-8", "replace")
-    if token.translate(None, _BASE64URL) != b"..":
-        raise Refused(Refusal.MALFORMED, "expected a token of three parts in base64url without padding")
-    signed, _, mac = token.rpartition(b".")
-    return signed, _decoded(mac, "signature")
-
-
-def _decoded(part: bytes, name: str) -> bytes:
-    try:
-        return a2b_base64(part.translate(_STANDARD) + b"=" * (-len(part) % 4))
-    except Base64Error:
-        raise Refused(Refusal.MALFORMED, f"the token's {name} is no base64url") from None
-
-
-def _check_header(header: bytes) -> None:
-    fields = _json_object(_decoded(header, "header"), "header")
-    if fields.get("alg") != "HS256":
-        raise Refused(Refusal.WRONG_ALGORITHM, f"algorithm: expected 'HS256', got {_brief(fields.get('alg'))}")
-    if "crit" in fields:
-        raise Refused(Refusal.MALFORMED, f"critical extensions {_brief(fields['crit'])}, of which none is known here")
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-# every number becomes a float: exact up to 2^53 s, and no number of digits is too long to be read
-_DECODER = json.JSONDecoder(parse_int=float, parse_constant=_refuse_constant)
-
-
-def _json_object(data: bytes, name: str) -> dict[str, Any]:
-    try:
-        value = None if data.count(b"{") + data.count(b"[") > MAX_BRACKETS else _read(data.decode())
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise Refused(Refusal.MALFORMED, f"the token's {name} is no flat JSON object in UTF-8")
-    return value
-
-
-def _read(text: str) -> object:
-    """The text's value; the decoder's own search for white space around it costs a third of that."""
-    if text.startswith("{"):
-        value, end = _DECODER.raw_decode(text)
-        if end == len(text):
-            return value
-    return _DECODER.decode(text)
+def _of_region(region: str, pair: object) -> str:
+    return f" (region {brief(region)}{'' if pair else ', which has no keys of its own'})"
 
 
 def _seconds(claims: Mapping[str, Any], name: str) -> float:
     value = claims.get(name)
-    if not isinstance(value, float) or not isfinite(value):
-        raise Refused(Refusal.MALFORMED, f"claim {name}: expected a number of seconds, got {_brief(value)}")
+    if not (type(value) is int or type(value) is float) or abs(value) > _FARTHEST_S:
+        raise Refused(Refusal.MALFORMED, f"claim {name}: expected a number of seconds, got {brief(value)}")
     return value
 
 
-def _check_body(claims: Mapping[str, Any], body: bytes) -> None:
+def _check_body(claimed: object, body: bytes) -> None:
     """Compare the claimed hash with that of the raw bytes, in constant time; padding is optional."""
-    claimed = claims.get("body")
     if not isinstance(claimed, str):
-        raise Refused(Refusal.MALFORMED, f"claim body: expected a text, got {_brief(claimed)}")
-    if not isinstance(body, bytes | bytearray | memoryview):
+        raise Refused(Refusal.MALFORMED, f"claim body: expected a text, got {brief(claimed)}")
+    if not isinstance(body, (bytes, bytearray, memoryview)):
         raise Refused(Refusal.WRONG_BODY, f"expected the body's raw bytes, got {type(body).__name__}")
-    found = urlsafe_b64encode(sha256(body).digest()).rstrip(b"=")
+    found = b2a_base64(sha256(body).digest(), newline=False).translate(_TO_BASE64URL, b"=")
     if not hmac.compare_digest(found, claimed.rstrip("=").encode("utf-8", "replace")):
         cause = f"the {len(body)} bytes that came are not those that were signed; was the body parsed and written anew?"
         raise Refused(Refusal.WRONG_BODY, cause)
-
-
-def _brief(value: object) -> str:
-    """What came, for a log: printable and bounded."""
-    return ascii(value)[:60]
