@@ -53,19 +53,19 @@ async def drive(step: Step, ports: Ports) -> Respond:
     """Carry a delivery to its end. Cancelled on the way it acknowledges nothing, so the provider delivers again."""
     while True:
         match step:
-            case ReadBody(max_bytes=max_bytes):
-                step = step.received(await ports.read_body(max_bytes))
+            case ReadBody():
+                step = step.received(await ports.read_body(step.max_bytes))
             case Verify():
                 step = step.answered(await ports.verify(step), ports.now_ms())
-            case Append():
-                step = step.ended(await ports.append(step), ports.now_ms())
             case Drain():
                 step = step.ended(await ports.drain(step), ports.now_ms())
-            case Publish(request=request):
-                step = step.confirmed(await ports.publish(request))
-            case JoinArm():
-                step = step.confirmed(await ports.join_arm())
+            case Append():
+                step = step.ended(await ports.append(step), ports.now_ms())
             case Respond():
                 return step
+            case Publish():
+                step = step.confirmed(await ports.publish(step.request))
+            case JoinArm():
+                step = step.confirmed(await ports.join_arm())
             case _:
                 assert_never(step)

@@ -12,6 +12,7 @@ from a2asgi.errors import ClientDisconnected, WiringError
 from a2asgi.lifespan import ASGIApp, LifespanTalk, Receive, Scope, Send
 from a2asgi.oidc import request_token, token_of
 from a2asgi.ports import DeliveringScheduler
+from a2asgi.schedulers.qstash import QStash
 from a2asgi.triggers import KINDS, METHODS, UNAVAILABLE, trigger
 from a2core import ANSWERS, A2Error, Reason
 
@@ -41,6 +42,8 @@ class A2Middleware:
         self.prefix = prefix
         # told once: to ask whether something fits a protocol takes as long as to verify a signature
         self._scheduler = a2.scheduler if isinstance(a2.scheduler, DeliveringScheduler) else None
+        # wire.md 6: elsewhere no request's token is passed on, so none is looked for
+        self._forwards = isinstance(a2.scheduler, QStash) and a2.scheduler.rules.callback.is_preview
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one scope."""
@@ -49,8 +52,7 @@ class A2Middleware:
             serve = self.app
             if self.prefix in scope["path"] and (path := self._own_path(scope)) is not None:
                 serve = partial(self._answer, path)
-            token = token_of(scope["headers"])
-            if token == request_token.get():  # as most often, where there is none
+            if not self._forwards or (token := token_of(scope["headers"])) == request_token.get():
                 await serve(scope, receive, send)
                 return
             before = request_token.set(token)

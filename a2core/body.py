@@ -1,6 +1,7 @@
 """The bounded body: a push parser that takes chunks and stops at the first one above its limit (wire.md 8.2)."""
 
-import re
+MAX_DIGITS = 20
+"""Digits of a length that is read as a number: no limit has more."""
 
 
 class TooLarge(Exception):
@@ -9,10 +10,10 @@ class TooLarge(Exception):
 
 def declared_too_large(content_length: str | None, max_bytes: int) -> bool:
     """Whether a decimal `content-length` already says so. Anything that is not plain digits is not believed."""
-    if content_length is None or re.fullmatch("[0-9]+", content_length) is None:
+    if content_length is None or not (content_length.isdigit() and content_length.isascii()):
         return False
     digits = content_length.lstrip("0")
-    return len(digits) > len(str(max_bytes)) or int(digits or "0") > max_bytes
+    return len(digits) > MAX_DIGITS or int(digits or "0") > max_bytes
 
 
 class BoundedBody:

@@ -52,6 +52,10 @@ class Respond:
     reason: Reason
 
 
+ACCEPTED: Respond = Respond(Reason.OK)
+"""The end that acknowledges the delivery: the provider delivers it no more."""
+
+
 @dataclass(frozen=True, slots=True)
 class Publish:
     """Asks: have the provider accept this message. Only then may the delivery be acknowledged."""
@@ -112,7 +116,7 @@ class Append:
         """How it went. A store that is away makes a successor."""
         match answer:
             case Ended.DONE:
-                return Respond(Reason.OK)
+                return ACCEPTED
             case Ended.UNAVAILABLE:
                 return self.context.outage_successor(self.task, self.outage, now_ms)
             case Ended.FAILED:
@@ -123,18 +127,23 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Asks: drain the session; a watchdog that it sends itself is due at `watchdog_due_at_ms`."""
+    """Asks: drain the session. It was asked at `asked_at_ms`."""
 
     task: DrainTask
     outage: Outage | None
-    watchdog_due_at_ms: int | float
+    asked_at_ms: int
     context: "Context"
+
+    @property
+    def watchdog_due_at_ms(self) -> int | float:
+        """When a watchdog is due that the drain sends on its way itself."""
+        return successor_due_at_ms(self.task, self.asked_at_ms, self.context.rules.timings)
 
     def ended(self, answer: DrainAnswer, now_ms: int) -> Publish | JoinArm | Respond:
         """How it went. Unless the session is settled, a successor is on its way before the acknowledgement."""
         match answer:
             case Ended.DONE:
-                return Respond(Reason.OK)
+                return ACCEPTED
             case Ended.UNAVAILABLE:
                 return self.context.outage_successor(self.task, self.outage, now_ms)
             case Ended.FAILED:
@@ -178,8 +187,12 @@ class Verify:
 class ReadBody:
     """Asks: read the body, at most `max_bytes` bytes of it."""
 
-    max_bytes: int
     context: "Context"
+
+    @property
+    def max_bytes(self) -> int:
+        """The limit."""
+        return self.context.rules.publish.max_body_bytes
 
     def received(self, body: bytes | None) -> Verify | Respond:
         """`body` is None where it passed the limit."""
@@ -206,7 +219,7 @@ class Context:
         outage = private if isinstance(private, Outage) else None
         if isinstance(task, AppendTask):
             return Append(task, outage, self)
-        return Drain(task, outage, successor_due_at_ms(task, now_ms, self.rules.timings), self)
+        return Drain(task, outage, now_ms, self)
 
     def successor(self, task: DrainTask, due_at_ms: float, now_ms: int) -> Publish | Respond:
         """The next wake-up of the same session."""
@@ -239,10 +252,9 @@ def begin_delivery(rules: DeliveryRules, head: Head) -> ReadBody | Respond:
         return Respond(Reason.WRONG_METHOD)
     if not head.signature:
         return Respond(Reason.UNSIGNED)
-    max_bytes = rules.publish.max_body_bytes
-    if declared_too_large(head.content_length, max_bytes):
+    if declared_too_large(head.content_length, rules.publish.max_body_bytes):
         return Respond(Reason.TOO_LARGE)
-    return ReadBody(max_bytes, Context(rules, head))
+    return ReadBody(Context(rules, head))
 
 
 def successor_due_at_ms(task: DrainTask, now_ms: int, timings: DrainTimings) -> int | float:
@@ -288,19 +300,19 @@ def drive(step: Step, ports: Ports) -> Respond:
     """Carry a delivery to its end, synchronously."""
     while True:
         match step:
-            case ReadBody(max_bytes=max_bytes):
-                step = step.received(ports.read_body(max_bytes))
+            case ReadBody():
+                step = step.received(ports.read_body(step.max_bytes))
             case Verify():
                 step = step.answered(ports.verify(step), ports.now_ms())
-            case Append():
-                step = step.ended(ports.append(step), ports.now_ms())
             case Drain():
                 step = step.ended(ports.drain(step), ports.now_ms())
-            case Publish(request=request):
-                step = step.confirmed(ports.publish(request))
-            case JoinArm():
-                step = step.confirmed(ports.join_arm())
+            case Append():
+                step = step.ended(ports.append(step), ports.now_ms())
             case Respond():
                 return step
+            case Publish():
+                step = step.confirmed(ports.publish(step.request))
+            case JoinArm():
+                step = step.confirmed(ports.join_arm())
             case _:
                 assert_never(step)

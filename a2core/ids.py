@@ -1,15 +1,34 @@
 """Ids and jitter, all derived by hashing: racing duplicates compute the same answer."""
 
 import json
+from collections.abc import Callable
 from hashlib import sha256
+from typing import TypeAlias
 
-_quoted = json.encoder.encode_basestring  # what JSONEncoder writes a text by, without all that is around it
+_Parts: TypeAlias = tuple[str | int, ...]
+
+
+def _encoder() -> Callable[[_Parts, int], tuple[str, ...]]:
+    """What JSONEncoder makes anew at every call: an array's compact JSON, in a tuple of one."""
+    make = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:  # an interpreter without CPython's accelerator
+        return lambda parts, _: (json.dumps(parts, ensure_ascii=False, separators=(",", ":")),)
+    check_circular = indent = default = None
+    sort_keys = skip_keys = allow_nan = False
+    return make(  # type: ignore[no-any-return]
+        check_circular, default, json.encoder.encode_basestring, indent, ":", ",", sort_keys, skip_keys, allow_nan
+    )
+
+
+_encode = _encoder()
 
 
 def derive_id(*parts: str | int) -> str:
     """`"a2_"` and the SHA-256 of the parts as a compact JSON array (wire.md 3); lone surrogates are escaped."""
-    array = ",".join([_quoted(part) if isinstance(part, str) else str(part) for part in parts])
-    return "a2_" + sha256(f"[{array}]".encode("utf-8", "backslashreplace")).hexdigest()
+    try:
+        return "a2_" + sha256(_encode(parts, 0)[0].encode()).hexdigest()
+    except UnicodeEncodeError:
+        return "a2_" + sha256(_encode(parts, 0)[0].encode("utf-8", "backslashreplace")).hexdigest()
 
 
 def timer_id(contract: str, session_id: str, name: str) -> str:

@@ -13,7 +13,7 @@ from itertools import repeat
 from time import perf_counter, sleep
 from typing import Any
 
-from a2asgi import A2, A2Middleware, MemoryStore
+from a2asgi import A2, A2Middleware, MemoryStore, QStash
 from benchmarks.harness import (
     Effort,
     Row,
@@ -55,6 +55,14 @@ async def bare(scope: Any, receive: Any, send: Any) -> None:
 
 
 wrapped = A2Middleware(bare, A2(store=MemoryStore()))
+provider = QStash(
+    url="https://example.com/api/a2/scheduler",
+    token="t",
+    current_signing_key="c",
+    next_signing_key="n",
+    environment={},
+)
+behind_provider = A2Middleware(bare, A2(store=MemoryStore(), scheduler=provider))
 
 
 def in_process(effort: Effort) -> Iterator[Row]:
@@ -68,14 +76,18 @@ def in_process(effort: Effort) -> Iterator[Row]:
         del message
 
     calls = effort.of(50_000)
-    variants = {
-        "bare": per_await(partial(bare, scope, receive, send), calls),
-        "wrapped": per_await(partial(wrapped, scope, receive, send), calls),
+    apps: dict[str, Any] = {
+        "the bare app": bare,
+        "in process": wrapped,
+        "in process, behind a provider": behind_provider,
     }
+    variants = {name: per_await(partial(app, scope, receive, send), calls) for name, app in apps.items()}
     found = interleave(variants, effort.rounds)
-    added = difference([one * 1e6 for one in found["wrapped"]], [one * 1e6 for one in found["bare"]])
-    detail = f"{span(found['wrapped'])} / {span(found['bare'])}"
-    yield Row("middleware pass-through, in process", "the bare app", added, at_most(0.4), "µs", detail)
+    floor = found.pop("the bare app")
+    for name, took in found.items():
+        added = difference([one * 1e6 for one in took], [one * 1e6 for one in floor])
+        path, detail = f"middleware pass-through, {name}", f"{span(took)} / {span(floor)}"
+        yield Row(path, "the bare app", added, at_most(0.4), "µs", detail)
 
 
 class Client(asyncio.Protocol):

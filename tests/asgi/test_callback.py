@@ -7,7 +7,18 @@ from typing import Any
 import anyio
 import pytest
 
-from a2asgi import A2, DrainTimings, Event, MemoryStore, NewEvent, Retry, SessionKey, StoreUnavailable, WiringError
+from a2asgi import (
+    A2,
+    DrainTimings,
+    Event,
+    MemoryStore,
+    NewEvent,
+    QStash,
+    Retry,
+    SessionKey,
+    StoreUnavailable,
+    WiringError,
+)
 from a2asgi.ports import Answer, Decide
 from a2core import Needs
 from tests.asgi.provider import KEYS, Frozen, Provider, Reply, nothing_else, qstash, served
@@ -258,6 +269,12 @@ async def test_the_callback_is_no_route_without_a_provider() -> None:
     assert 404 == answer.status_code
 
 
+def in_preview() -> QStash:
+    """The only place where a request's token is passed on."""
+    vercel = {"VERCEL": "1", "VERCEL_ENV": "preview", "VERCEL_BRANCH_URL": "app-git-x.vercel.app"}
+    return QStash(token="t", current_signing_key="c", next_signing_key="n", environment=vercel)
+
+
 @pytest.mark.parametrize("tokens", [300])
 async def test_requests_never_see_each_others_token(tokens: int) -> None:
     """Hundreds of interleaved requests each see their own OIDC token, and none outside of them."""
@@ -274,7 +291,7 @@ async def test_requests_never_see_each_others_token(tokens: int) -> None:
 
     from a2asgi import A2Middleware  # noqa: PLC0415 - beside its room
 
-    asgi = A2Middleware(app, A2(store=MemoryStore()))
+    asgi = A2Middleware(app, A2(store=MemoryStore(), scheduler=in_preview()))
 
     async def request(number: int) -> None:
         headers = [(b"x-vercel-oidc-token", f"token-{number}".encode())] if number % 3 else []
@@ -314,7 +331,7 @@ async def test_a_request_without_a_token_has_none_within_one_that_has() -> None:
 
     async def send(_: Any) -> None: ...
 
-    asgi = A2Middleware(app, A2(store=MemoryStore()))
+    asgi = A2Middleware(app, A2(store=MemoryStore(), scheduler=in_preview()))
     scope = {"type": "http", "method": "GET", "path": "/outer", "headers": [(b"x-vercel-oidc-token", b"own")]}
     await asgi(scope, receive, send)
     assert [("/outer", "own"), ("/inner", None), ("/outer", "own")] == seen
