@@ -74,7 +74,6 @@ async def drain(engine: Engine, task: DrainTask) -> DrainAnswer:
     key = SessionKey(task.contract, task.session_id)
     try:
         result = await engine.drain(key, arms=False)
-        due_at_ms = await _next_timer_ms(engine, key) if result.state is DrainState.SETTLED else None
     except StoreUnavailable as error:
         log.warning("the drain of session %s waits for the store: %s", key, error)
         return Ended.UNAVAILABLE
@@ -82,10 +81,10 @@ async def drain(engine: Engine, task: DrainTask) -> DrainAnswer:
         log.exception("the drain of session %s failed", key)
         return Ended.FAILED
     match result.state:
-        case DrainState.SETTLED if due_at_ms is None:
+        case DrainState.SETTLED if result.next_timer_at_ms is None:
             return Ended.DONE
-        case DrainState.SETTLED:
-            return Stalled(due_at_ms)
+        case DrainState.SETTLED:  # one that is further off than the provider carries a wake-up in one go
+            return Stalled(result.next_timer_at_ms)
         case DrainState.BUSY:
             return Busy()
         case DrainState.STALLED:
@@ -119,13 +118,3 @@ def _can_be(*names: str) -> bool:
         log.warning("a delivery is about what cannot be here: %s", error)
         return False
     return True
-
-
-async def _next_timer_ms(engine: Engine, key: SessionKey) -> int | None:
-    """When a job for later is due, which is further off than the provider carries a wake-up in one go."""
-
-    def decide(snapshot: Snapshot, now_ms: int) -> Plan[int | None]:
-        del now_ms
-        return Plan(snapshot.next_timer_at_ms)
-
-    return await engine.runtime.transact(key, Needs(heads=True), decide)

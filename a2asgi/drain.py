@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from itertools import count
@@ -40,10 +40,14 @@ class DrainState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DrainResult:
-    """The end of a drain; `retry_at_ms` is the earliest instant at which waiting work is worth another look."""
+    """The end of a drain; `retry_at_ms` is the earliest instant at which waiting work is worth another look.
+
+    `next_timer_at_ms` is when the next of the session's timers is due, which the store looks after itself.
+    """
 
     state: DrainState
     retry_at_ms: int | None = None
+    next_timer_at_ms: int | None = field(default=None, compare=False)
 
 
 class Drain:
@@ -363,8 +367,5 @@ class Drain:
 
 
 def _result(claimed: Claimed) -> DrainResult:
-    if claimed.busy:
-        return DrainResult(DrainState.BUSY, claimed.retry_at_ms)
-    if claimed.retry_at_ms is not None:
-        return DrainResult(DrainState.STALLED, claimed.retry_at_ms)
-    return DrainResult(DrainState.SETTLED)
+    state = DrainState.SETTLED if claimed.retry_at_ms is None else DrainState.STALLED
+    return DrainResult(DrainState.BUSY if claimed.busy else state, claimed.retry_at_ms, claimed.next_timer_at_ms)

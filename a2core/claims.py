@@ -21,7 +21,7 @@ class Claimed:
     `parked` are types that this code has no handler for. `appended` came from due timers. `busy`: live claims are held,
     by others or by the caller. `more`: lanes or due timers are left that another pass could take right now.
     `retry_at_ms`: the next instant at which waiting or parked work is worth another look; timers and the ends of live
-    claims do not count.
+    claims do not count. `next_timer_at_ms`: when the next of the timers is due that it left.
     """
 
     items: tuple[WorkItem, ...] = ()
@@ -31,6 +31,7 @@ class Claimed:
     busy: bool = False
     more: bool = False
     retry_at_ms: int | None = None
+    next_timer_at_ms: int | None = None
 
 
 def decide_claim(
@@ -43,7 +44,7 @@ def decide_claim(
     """
     if not snapshot.heads and not snapshot.due_timers:  # the end of most drains
         at_ms = snapshot.next_timer_at_ms
-        return Plan(Claimed(more=_is_past(at_ms, now_ms)), wake=WakeAt(at_ms))
+        return Plan(Claimed(more=_is_past(at_ms, now_ms), next_timer_at_ms=at_ms), wake=WakeAt(at_ms))
     entries, arrivals, following = _deliver_timers(snapshot, now_ms, roster)
     heads = [_unparked(item, roster) for item in _with_arrivals(snapshot.heads, arrivals)]
     by_turn: tuple[list[WorkItem], ...] = tuple([] for _ in range(_TURNS))
@@ -69,6 +70,7 @@ def decide_claim(
         busy=bool(by_turn[_Turn.BUSY]),
         more=len(ready) > limit or went_aside or bool(reports) or _is_past(next_timer_at_ms, now_ms),
         retry_at_ms=_earliest([item.due_at_ms for item in (*by_turn[_Turn.WAITING], *parked)]),
+        next_timer_at_ms=next_timer_at_ms,
     )
     return Plan(
         answer,

@@ -475,7 +475,7 @@ def test_an_early_wake_delivers_nothing(now_ms: int) -> None:
     session = Session()
     session.schedule(timer("t1", 60, "a"), now_ms=0)
     for _ in range(2):
-        assert Claimed() == session.claim(now_ms=now_ms)
+        assert Claimed(next_timer_at_ms=60) == session.claim(now_ms=now_ms)
         assert 60 == session.wake_at_ms
     assert [1] == seqs(session.claim(now_ms=60))
     assert Claimed(busy=True) == session.claim(now_ms=60)
@@ -519,7 +519,7 @@ def test_a_timer_that_is_ahead_is_nothing_more_to_take() -> None:
     """A timer that is due a millisecond after a pass does not ask for another pass now."""
     session = Session()
     session.schedule(timer("t1", 11, "a"), now_ms=0)
-    assert Claimed() == session.claim(now_ms=10)
+    assert Claimed(next_timer_at_ms=11) == session.claim(now_ms=10)
     assert 11 == session.wake_at_ms
 
 
@@ -530,7 +530,7 @@ def test_a_pass_wakes_for_the_next_timer() -> None:
     session.claim(now_ms=0)
     assert 700 == session.wake_at_ms
     session.settle(session.items[1], now_ms=1)
-    assert Claimed() == session.claim(now_ms=2)
+    assert Claimed(next_timer_at_ms=700) == session.claim(now_ms=2)
     assert 700 == session.wake_at_ms
 
 

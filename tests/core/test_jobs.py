@@ -223,7 +223,7 @@ def test_a_run_for_later_waits_in_a_timer() -> None:
     assert Enqueued("r1", new=True, due_at_ms=71) == session.enqueue(R1, now_ms=70, due_at_ms=71)
     assert {"r1": Timer("r1", 71, None, (R1,))} == session.timers
     assert ({}, {}, 71) == (session.entries, session.items, session.wake_at_ms)
-    assert Claimed() == session.claim(now_ms=70)
+    assert Claimed(next_timer_at_ms=71) == session.claim(now_ms=70)
     item = session.claim_one(now_ms=71)
     assert ("r1", "main", "k") == (item.entry.id, item.lane, item.key)
     assert {} == session.timers
