@@ -74,15 +74,18 @@ class Look:
         self._raw.execute(
             f"UPDATE a2_sessions SET wake_at_ms = ? WHERE id IN (SELECT id FROM a2_sessions LIMIT {DUE})", (now_ms - 1,)
         )
-        started = perf_counter()
-        taken = self._by_hand(now_ms) if by_hand else self._runner.run(self._by_store())
-        took = perf_counter() - started
+        taken, took = self._runner.run(self._take(now_ms, by_hand=by_hand))
         assert taken == DUE, taken
         self._raw.execute(
             "UPDATE a2_sessions SET wake_at_ms = ? WHERE contract = ? AND wake_at_ms < ?",
             (now_ms + 10**9, *CONTRACT, now_ms + 10**6),
         )
         return took
+
+    async def _take(self, now_ms: int, *, by_hand: bool) -> tuple[int, float]:
+        started = perf_counter()
+        taken = self._by_hand(now_ms) if by_hand else await self._by_store()
+        return taken, perf_counter() - started
 
     async def _by_store(self) -> int:
         return len((await self._store.claim_wakes(CONTRACT, limit=DUE, lease_ms=LEASE_MS)).due)

@@ -178,14 +178,16 @@ class PostgresStore:
     async def claim_wakes(self, contracts: Collection[str], *, limit: int, lease_ms: int, late_ms: int = 0) -> Wakes:
         """As Store.claim_wakes. While nothing is due it only reads; sessions in a transaction are left for later."""
         server = await self._ready()
-        at_ms, now_ms = await server.run(lambda: self._look(contracts, late_ms))
-        if at_ms is None or at_ms > now_ms:
-            return Wakes((), None if at_ms is None else at_ms - now_ms)
+        at_ms, seen_ms = await server.run(lambda: self._look(contracts, late_ms))
+        if at_ms is None or at_ms > seen_ms:
+            return Wakes((), None if at_ms is None else at_ms - seen_ms)
 
         def claim(now: Now) -> Steps[Wakes]:
-            return sql.claim_wakes(DIALECT, contracts, now(), limit=limit, lease_ms=lease_ms, late_ms=late_ms)
+            steps = sql.claim_wakes(DIALECT, contracts, seen_ms, limit=limit, lease_ms=lease_ms, late_ms=late_ms)
+            keys, next_ms = yield from steps
+            return Wakes(keys, None if next_ms is None else next_ms - now())
 
-        wakes = await server.run(lambda: self._talk(claim, self._opening(None), time_first=True))
+        wakes = await server.run(lambda: self._talk(claim, self._opening(None)))
         if wakes.due or wakes.next_in_ms is None:
             return wakes
         return Wakes((), max(wakes.next_in_ms, BUSY_MS))
@@ -243,12 +245,12 @@ class PostgresStore:
 
     async def _read(self, operation: Callable[..., Steps[T]], *args: object) -> T:
         server = await self._ready()
-        return await server.run(lambda: _reading(operation(*args)))
+        found, _ = await server.run(lambda: _reading(operation(*args)))
+        return found
 
     def _look(self, contracts: Collection[str], late_ms: int) -> "Talk[tuple[int | None, int]]":
         """When the earliest wake-up is due, and the time."""
-        [[[server_ms]]] = yield [CLOCK]
-        at_ms = yield from _reading(sql.next_wake(contracts, late_ms))
+        at_ms, [[[server_ms]]] = yield from _reading(sql.next_wake(contracts, late_ms), CLOCK)
         return at_ms, self._now_ms(server_ms)
 
     def _migration(self) -> "Talk[str]":
@@ -327,16 +329,19 @@ def _lock_of(key: SessionKey) -> int:
     return lock_key("session", key.contract, key.session_id)
 
 
-def _reading(steps: Steps[T]) -> "Talk[T]":
-    """Statements that only read, each a transaction of its own."""
+def _reading(steps: Steps[T], *before: "Query") -> "Talk[tuple[T, list[Rows]]]":
+    """Statements that only read, each a transaction of its own; and the rows of queries sent along before the first."""
     lists = listed(steps)
+    known: list[Rows] = []
     try:
         statements = next(lists)
         while True:
-            statements = lists.send((yield _queries(statements)))
+            found = yield [*before, *_queries(statements)]
+            known += found[: len(before)]
+            statements = lists.send(found[len(before) :])
+            before = ()
     except StopIteration as end:
-        result: T = end.value
-        return result
+        return end.value, known
 
 
 def _queries(statements: Sequence[Statement]) -> "list[Query]":

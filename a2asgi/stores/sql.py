@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from a2asgi.listening import hint
-from a2asgi.ports import DUE_TIMERS, Answer, Decide, SessionInfo, SessionKey, Wakes
+from a2asgi.ports import DUE_TIMERS, Answer, Decide, SessionInfo, SessionKey
 from a2asgi.stores.dialect import Dialect, Now, Rows, Statement, Steps
 from a2core import (
     Claim,
@@ -98,35 +98,27 @@ def read(key: SessionKey, after_seq: int, limit: int) -> Steps[list[Entry]]:
 
 def next_wake(contracts: Collection[str], late_ms: int) -> Steps[int | None]:
     """When the earliest wake-up of these contracts counts as due."""
-    soonest: list[int] = []
-    for contract in contracts:
-        [[at_ms]] = yield Statement(
-            # IS NOT NULL lets the index of wake-ups serve, instead of a look at every session
-            "SELECT min(wake_at_ms) FROM a2_sessions WHERE contract = ? AND wake_at_ms IS NOT NULL",
-            (contract,),
-        )
-        soonest += [] if at_ms is None else [at_ms + late_ms]
-    return min(soonest, default=None)
+    # IS NOT NULL lets the index of wake-ups serve, instead of a look at every session
+    text = "SELECT min(wake_at_ms) FROM a2_sessions WHERE contract = ? AND wake_at_ms IS NOT NULL"
+    found = yield [Statement(text, (contract,)) for contract in contracts]
+    return min([at_ms + late_ms for [[at_ms]] in found if at_ms is not None], default=None)
 
 
 def claim_wakes(
     dialect: Dialect, contracts: Collection[str], now_ms: int, *, limit: int, lease_ms: int, late_ms: int
-) -> Steps[Wakes]:
-    """Take due sessions and put each off by the lease."""
-    due: list[tuple[int, int, SessionKey]] = []
-    for contract in contracts:
-        rows = yield Statement(
-            "SELECT wake_at_ms, id, session_id FROM a2_sessions"
-            f" WHERE contract = ? AND wake_at_ms <= ? ORDER BY wake_at_ms LIMIT ?{dialect.hold_free}",
-            (contract, now_ms - late_ms, limit),
-        )
-        due += [(at_ms, id_, SessionKey(contract, session_id)) for at_ms, id_, session_id in rows]
-    taken = sorted(due, key=lambda wake: wake[:2])[:limit]
+) -> Steps[tuple[tuple[SessionKey, ...], int | None]]:
+    """Take the sessions that are due at `now_ms` and put each off by the lease; and when the next one is due then."""
+    text = (
+        "SELECT wake_at_ms, id, contract, session_id FROM a2_sessions"
+        f" WHERE contract = ? AND wake_at_ms <= ? ORDER BY wake_at_ms LIMIT ?{dialect.hold_free}"
+    )
+    found = yield [Statement(text, (contract, now_ms - late_ms, limit)) for contract in contracts]
+    taken = sorted([tuple(row) for rows in found for row in rows])[:limit]
     if taken:
-        rows = [(now_ms + lease_ms, id_) for _, id_, _ in taken]
-        yield Statement("UPDATE a2_sessions SET wake_at_ms = ? WHERE id = ?", rows, many=True)
+        ids = dialect.list_param([id_ for _, id_, _, _ in taken])
+        yield Statement(f"UPDATE a2_sessions SET wake_at_ms = ? WHERE id {dialect.any_of}", (now_ms + lease_ms, ids))
     at_ms = yield from next_wake(contracts, late_ms)
-    return Wakes(tuple(key for _, _, key in taken), None if at_ms is None else at_ms - now_ms)
+    return tuple([SessionKey(contract, session_id) for _, _, contract, session_id in taken]), at_ms
 
 
 def purge(dialect: Dialect, limit: int, now_ms: int) -> Steps[int]:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from os import PathLike, fspath
 from pathlib import Path
 from threading import Lock
-from typing import Any, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from anyio import CancelScope
 
@@ -33,6 +33,18 @@ DIALECT = Dialect(
     expirable="a2_log l",
 )
 T = TypeVar("T")
+
+
+class LookFirst(Generic[T]):
+    """A job that is done already where a look, which needs no transaction, has an answer."""
+
+    def __init__(self, look: Job[T | None], job: Job[T]) -> None:
+        self.look: Job[T | None] = look
+        self._job = job
+
+    def __call__(self, connection: sqlite3.Connection) -> T:
+        """Do it."""
+        return self._job(connection)
 
 
 class SQLiteStore:
@@ -149,16 +161,20 @@ class SQLiteStore:
 
     async def claim_wakes(self, contracts: Collection[str], *, limit: int, lease_ms: int, late_ms: int = 0) -> Wakes:
         """As Store.claim_wakes. While nothing is due it only reads."""
-        at_ms = await self._on(self._reader, self._steps(sql.next_wake, contracts, late_ms))
-        now_ms = self._now_ms()
-        if at_ms is None or at_ms > now_ms:
-            return Wakes((), None if at_ms is None else at_ms - now_ms)
+
+        def look(connection: sqlite3.Connection) -> Wakes | None:
+            at_ms, now_ms = _run(connection, sql.next_wake(contracts, late_ms)), self._now_ms()
+            if at_ms is None or at_ms > now_ms:
+                return Wakes((), None if at_ms is None else at_ms - now_ms)
+            return None
 
         def claim(connection: sqlite3.Connection) -> Wakes:
-            steps = sql.claim_wakes(DIALECT, contracts, self._now_ms(), limit=limit, lease_ms=lease_ms, late_ms=late_ms)
-            return _run(connection, steps)
+            now_ms = self._now_ms()
+            steps = sql.claim_wakes(DIALECT, contracts, now_ms, limit=limit, lease_ms=lease_ms, late_ms=late_ms)
+            keys, at_ms = _run(connection, steps)
+            return Wakes(keys, None if at_ms is None else at_ms - now_ms)
 
-        return await self._on(self._writer, claim)
+        return await self._on(self._writer, LookFirst(look, claim))
 
     async def purge(self, limit: int) -> int:
         """As Store.purge."""
@@ -245,7 +261,10 @@ class SQLiteStore:
 
     def _run_group(self, connection: sqlite3.Connection, jobs: list[Queued]) -> list[Callable[[], object]]:
         """Run all in one transaction. Where one of them breaks it, run each in its own, so only that one fails."""
+        first, _ = jobs[0]
         try:
+            if len(jobs) == 1 and isinstance(first, LookFirst) and (found := first.look(connection)) is not None:
+                return [returning(found)]
             return in_transaction(connection, lambda conn: [_outcome(job, conn) for job, _ in jobs])
         except Exception as error:  # noqa: BLE001 - it is raised again where its job is awaited
             if len(jobs) == 1 or _is_busy(error):
