@@ -34,6 +34,28 @@ class Activity:
             await self._quiet.wait()
 
 
+class Latch:
+    """An event that most often nobody waits for: until somebody does it is a flag, which costs a tenth."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._event: anyio.Event | None = None
+
+    def set(self) -> None:
+        """It has happened."""
+        self._is_set = True
+        if self._event is not None:
+            self._event.set()
+
+    async def wait(self) -> None:
+        """Wait until it has happened."""
+        if self._event is None:
+            self._event = anyio.Event()
+            if self._is_set:
+                self._event.set()
+        await self._event.wait()
+
+
 class Mailbox:
     """A bell for one waiting task, which counts as awake from the ring on, not only once it runs."""
 

@@ -49,6 +49,7 @@ from a2core import (
 )
 
 log: logging.Logger = logging.getLogger("a2asgi.attempt")
+handler_log: logging.Logger = logging.getLogger("a2asgi.handler")
 
 current_attempt: "ContextVar[Attempt | None]" = ContextVar("current_attempt", default=None)
 """The attempt that this task, or a thread that it started, is part of."""
@@ -196,7 +197,7 @@ class Attempt:
             self._item.entry.id,
             self._item.attempt,
             None if ends_at_ms is None else from_ms(ends_at_ms),
-            _HandlerLog(logging.getLogger("a2asgi.handler"), self._key, event),
+            _HandlerLog(handler_log, self._key, event),
             self._runtime.dependencies,
             _Timers(self._runtime, self._definition, self._key, self._item.entry.created_at_ms),
             self._note,

@@ -12,7 +12,7 @@ import anyio
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint_if_cancelled
 
-from a2asgi.activity import Mailbox
+from a2asgi.activity import Latch, Mailbox
 from a2asgi.attempt import Attempt
 from a2asgi.contract import Definition
 from a2asgi.errors import StoreBroken, StoreUnavailable
@@ -67,8 +67,8 @@ class Drain:
         opening: Opening[Any] | None = None,
     ) -> None:
         self.key = key
-        self.finished: anyio.Event = anyio.Event()
-        self.looked: anyio.Event = anyio.Event()
+        self.finished: Latch = Latch()
+        self.looked: Latch = Latch()
         """Set once it has seen what there is to claim for the first time."""
         self.result: DrainResult | None = None
         self.patient: bool = True
@@ -284,7 +284,7 @@ class Drain:
         try:
             went_on: WentOn[Answer] = await self._runtime.transact(
                 self.key,
-                replace(needs, heads=True, behind=attempt.seq),
+                Needs(needs.ids, needs.seqs, needs.timers, needs.keys, heads=True, behind=attempt.seq),
                 partial(decide_go_on, end=decide, claim=claim),
             )
             claimed = await self._take(went_on.claimed, claim)
