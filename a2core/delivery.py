@@ -127,7 +127,10 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Asks: drain the session. It was asked at `asked_at_ms`."""
+    """Asks: drain the session; a watchdog that it sends itself is due at `watchdog_due_at_ms`.
+
+    It was asked at `asked_at_ms`.
+    """
 
     task: DrainTask
     outage: Outage | None
