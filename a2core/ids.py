@@ -5,10 +5,10 @@ from collections.abc import Callable
 from hashlib import sha256
 from typing import TypeAlias
 
-_Parts: TypeAlias = tuple[str | int, ...]
+Parts: TypeAlias = tuple[str | int, ...]
 
 
-def _encoder() -> Callable[[_Parts, int], tuple[str, ...]]:
+def make_encoder() -> Callable[[Parts, int], tuple[str, ...]]:
     """What JSONEncoder makes anew at every call: an array's compact JSON, in a tuple of one."""
     make = getattr(json.encoder, "c_make_encoder", None)
     if make is None:  # an interpreter without CPython's accelerator
@@ -20,7 +20,7 @@ def _encoder() -> Callable[[_Parts, int], tuple[str, ...]]:
     )
 
 
-_encode = _encoder()
+_encode = make_encoder()
 
 
 def derive_id(*parts: str | int) -> str:

@@ -1,5 +1,6 @@
 """Ids and jitter are hashes of what they name, so racing duplicates compute the same."""
 
+import json
 from collections import Counter
 from hashlib import sha256
 
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from a2core import derive_id, produced_event_id, timer_event_id, timer_id
-from a2core.ids import spread
+from a2core.ids import make_encoder, spread
 
 URL = "https://app.example.com/api/a2/scheduler"
 
@@ -115,3 +116,14 @@ def test_an_id_is_the_hash_of_compact_json(parts: tuple[str | int, ...], text: s
 def test_only_equal_parts_share_an_id(one: list[str | int], other: list[str | int]) -> None:
     """Two messages have one id only if they are named by the same parts."""
     assert (one == other) == (derive_id(*one) == derive_id(*other))
+
+
+@given(st.lists(st.text() | st.integers()))
+def test_an_interpreter_without_the_accelerator_writes_the_same(parts: list[str | int]) -> None:
+    """As PyPy, where the JSON of an id's parts is written by the library's own Python."""
+    with pytest.MonkeyPatch.context() as patch:
+        fast = make_encoder()
+        patch.setattr(json.encoder, "c_make_encoder", None)
+        slow = make_encoder()
+    assert (json.dumps(parts, ensure_ascii=False, separators=(",", ":")),) == tuple(slow(tuple(parts), 0))
+    assert "".join(slow(tuple(parts), 0)) == "".join(fast(tuple(parts), 0))
