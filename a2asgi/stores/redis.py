@@ -182,6 +182,7 @@ class _Client:
         """Pass on what comes on a channel, until the connection is lost: then it raises AnswerLost."""
         errors = self._errors
         retry = self._coredis.retry.NoRetryPolicy()
+        lost: ExceptionGroup[Exception] | None = None
         try:
             async with self._client.pubsub(
                 channels=[channel], ignore_subscribe_messages=True, retry_policy=retry, max_idle_seconds=IDLE_S
@@ -190,8 +191,8 @@ class _Client:
                 async for message in messages:
                     ears.hear(_text(message["data"]))
         except* (errors.RedisError, OSError, anyio.ClosedResourceError, anyio.BrokenResourceError) as group:
-            raise AnswerLost(f"{self._where}: {group.exceptions[0]}") from group
-        raise AnswerLost(f"{self._where}: the subscription has ended")
+            lost = group  # what is raised here would come as a group of its own, up to Python 3.11.3
+        raise AnswerLost(f"{self._where}: {lost.exceptions[0] if lost else 'the subscription has ended'}") from lost
 
     def _code(self, error: Exception) -> str:
         """The server's code for an error, where coredis takes it out of the text."""
