@@ -91,4 +91,5 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
+# every number becomes a float: exact up to 2^53 s, and no number of digits is too long to be read
 _ANY_JSON = json.JSONDecoder(parse_int=float, parse_constant=_refuse_constant)

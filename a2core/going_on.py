@@ -1,7 +1,7 @@
 """Going on: the end of one attempt and the claim of what comes next, as one plan."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from a2core.claims import Claimed
@@ -44,10 +44,7 @@ def decide_go_on(
 
 
 def _after(snapshot: Snapshot, ended: Plan[Answer]) -> Snapshot:
-    """What a store would find for a claim pass once the end is written.
-
-    Who left its lane is no head, and who is behind it is one.
-    """
+    """What a store would find once the end is written: who left its lane is no head, and who is behind it is one."""
     changed = {item.seq: item for item in ended.items}
     heads: dict[str, WorkItem] = {}
     for head in snapshot.heads:
@@ -58,10 +55,9 @@ def _after(snapshot: Snapshot, ended: Plan[Answer]) -> Snapshot:
         heads.setdefault(snapshot.behind.lane, snapshot.behind)
     for seq in sorted(changed):
         heads.setdefault(changed[seq].lane, changed[seq])
-    return Snapshot(
-        snapshot.last_seq + len(ended.entries),
-        {**snapshot.entries, **{entry.id: entry for entry in ended.entries}},
+    return replace(
+        snapshot,
+        last_seq=snapshot.last_seq + len(ended.entries),
+        entries={**snapshot.entries, **{entry.id: entry for entry in ended.entries}},
         heads=tuple(heads.values()),
-        due_timers=snapshot.due_timers,
-        next_timer_at_ms=snapshot.next_timer_at_ms,
     )

@@ -67,6 +67,11 @@ OFFICIAL = "official receiver (qstash)"
 BODY_GOALS = {200: at_most(3.5), 65_536: at_most(1.2)}
 
 
+def provider() -> QStash:
+    """The scheduler that calls back with such signatures."""
+    return QStash(url=URL, token="t", current_signing_key=CURRENT, next_signing_key=NEXT, environment={})
+
+
 def token(body: bytes, key: str = CURRENT) -> str:
     """A signature as QStash makes it, with the claims that it sends."""
     digest = urlsafe_b64encode(sha256(body).digest()).decode()
@@ -168,8 +173,7 @@ DRAIN = encode_message(Message(DrainTask("orders", "order-1001", 1_700_000_000_0
 
 def whole(effort: Effort) -> Iterator[Row]:
     """A delivery from the ASGI call to its answer: bounded read, verify, parse, drain of a settled session."""
-    scheduler = QStash(url=URL, token="t", current_signing_key=CURRENT, next_signing_key=NEXT, environment={})
-    a2 = A2(store=StubStore(), scheduler=scheduler)
+    a2 = A2(store=StubStore(), scheduler=provider())
     a2.contract("orders")
     app = A2Middleware(_bare, a2)
     signature = token(DRAIN)

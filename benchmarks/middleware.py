@@ -13,7 +13,8 @@ from itertools import repeat
 from time import perf_counter, sleep
 from typing import Any
 
-from a2asgi import A2, A2Middleware, MemoryStore, QStash
+from a2asgi import A2, A2Middleware, MemoryStore
+from benchmarks.delivery import provider
 from benchmarks.harness import (
     Effort,
     Row,
@@ -55,14 +56,7 @@ async def bare(scope: Any, receive: Any, send: Any) -> None:
 
 
 wrapped = A2Middleware(bare, A2(store=MemoryStore()))
-provider = QStash(
-    url="https://example.com/api/a2/scheduler",
-    token="t",
-    current_signing_key="c",
-    next_signing_key="n",
-    environment={},
-)
-behind_provider = A2Middleware(bare, A2(store=MemoryStore(), scheduler=provider))
+behind_provider = A2Middleware(bare, A2(store=MemoryStore(), scheduler=provider()))
 
 
 def in_process(effort: Effort) -> Iterator[Row]:

@@ -180,12 +180,12 @@ class PostgresStore:
         server = await self._ready()
         at_ms, seen_ms = await server.run(lambda: self._look(contracts, late_ms))
         if at_ms is None or at_ms > seen_ms:
-            return Wakes((), None if at_ms is None else at_ms - seen_ms)
+            return sql.wakes((), at_ms, seen_ms)
 
         def claim(now: Now) -> Steps[Wakes]:
             steps = sql.claim_wakes(DIALECT, contracts, seen_ms, limit=limit, lease_ms=lease_ms, late_ms=late_ms)
             keys, next_ms = yield from steps
-            return Wakes(keys, None if next_ms is None else next_ms - now())
+            return sql.wakes(keys, next_ms, now())
 
         wakes = await server.run(lambda: self._talk(claim, self._opening(None)))
         if wakes.due or wakes.next_in_ms is None:
@@ -245,13 +245,12 @@ class PostgresStore:
 
     async def _read(self, operation: Callable[..., Steps[T]], *args: object) -> T:
         server = await self._ready()
-        found, _ = await server.run(lambda: _reading(operation(*args)))
-        return found
+        return await server.run(lambda: _reading(operation(*args)))
 
     def _look(self, contracts: Collection[str], late_ms: int) -> "Talk[tuple[int | None, int]]":
         """When the earliest wake-up is due, and the time."""
-        at_ms, [[[server_ms]]] = yield from _reading(sql.next_wake(contracts, late_ms), CLOCK)
-        return at_ms, self._now_ms(server_ms)
+        [[server_ms]], *found = yield [CLOCK, *_queries(sql.looks(contracts))]
+        return sql.earliest(found, late_ms), self._now_ms(server_ms)
 
     def _migration(self) -> "Talk[str]":
         return self._talk(lambda _: migrate(DIALECT), self._opening(MIGRATION))
@@ -329,19 +328,16 @@ def _lock_of(key: SessionKey) -> int:
     return lock_key("session", key.contract, key.session_id)
 
 
-def _reading(steps: Steps[T], *before: "Query") -> "Talk[tuple[T, list[Rows]]]":
-    """Statements that only read, each a transaction of its own; and the rows of queries sent along before the first."""
+def _reading(steps: Steps[T]) -> "Talk[T]":
+    """Statements that only read, each a transaction of its own."""
     lists = listed(steps)
-    known: list[Rows] = []
     try:
         statements = next(lists)
         while True:
-            found = yield [*before, *_queries(statements)]
-            known += found[: len(before)]
-            statements = lists.send(found[len(before) :])
-            before = ()
+            statements = lists.send((yield _queries(statements)))
     except StopIteration as end:
-        return end.value, known
+        result: T = end.value
+        return result
 
 
 def _queries(statements: Sequence[Statement]) -> "list[Query]":

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from a2asgi.listening import hint
-from a2asgi.ports import DUE_TIMERS, Answer, Decide, SessionInfo, SessionKey
+from a2asgi.ports import DUE_TIMERS, Answer, Decide, SessionInfo, SessionKey, Wakes
 from a2asgi.stores.dialect import Dialect, Now, Rows, Statement, Steps
 from a2core import (
     Claim,
@@ -98,10 +98,24 @@ def read(key: SessionKey, after_seq: int, limit: int) -> Steps[list[Entry]]:
 
 def next_wake(contracts: Collection[str], late_ms: int) -> Steps[int | None]:
     """When the earliest wake-up of these contracts counts as due."""
+    return earliest((yield looks(contracts)), late_ms)
+
+
+def looks(contracts: Collection[str]) -> list[Statement]:
+    """The statements whose rows `earliest` reads."""
     # IS NOT NULL lets the index of wake-ups serve, instead of a look at every session
     text = "SELECT min(wake_at_ms) FROM a2_sessions WHERE contract = ? AND wake_at_ms IS NOT NULL"
-    found = yield [Statement(text, (contract,)) for contract in contracts]
+    return [Statement(text, (contract,)) for contract in contracts]
+
+
+def earliest(found: Sequence[Rows], late_ms: int) -> int | None:
+    """When the earliest wake-up counts as due."""
     return min([at_ms + late_ms for [[at_ms]] in found if at_ms is not None], default=None)
+
+
+def wakes(due: tuple[SessionKey, ...], at_ms: int | None, now_ms: int) -> Wakes:
+    """What was taken, where the next wake-up is at that instant."""
+    return Wakes(due, None if at_ms is None else at_ms - now_ms)
 
 
 def claim_wakes(

@@ -165,14 +165,14 @@ class SQLiteStore:
         def look(connection: sqlite3.Connection) -> Wakes | None:
             at_ms, now_ms = _run(connection, sql.next_wake(contracts, late_ms)), self._now_ms()
             if at_ms is None or at_ms > now_ms:
-                return Wakes((), None if at_ms is None else at_ms - now_ms)
+                return sql.wakes((), at_ms, now_ms)
             return None
 
         def claim(connection: sqlite3.Connection) -> Wakes:
             now_ms = self._now_ms()
             steps = sql.claim_wakes(DIALECT, contracts, now_ms, limit=limit, lease_ms=lease_ms, late_ms=late_ms)
             keys, at_ms = _run(connection, steps)
-            return Wakes(keys, None if at_ms is None else at_ms - now_ms)
+            return sql.wakes(keys, at_ms, now_ms)
 
         return await self._on(self._writer, LookFirst(look, claim))
 

@@ -85,6 +85,10 @@ class Provider:
             return await client.post("/api/a2/scheduler", content=body, headers=sent)
 
 
+PREVIEW = {"VERCEL": "1", "VERCEL_ENV": "preview", "VERCEL_BRANCH_URL": "app-git-x.vercel.app"}
+"""The environment of a Vercel preview, from which the callback's URL is inferred; only there is a token passed on."""
+
+
 def qstash(provider: Provider, clock: Frozen | None = None, **options: Any) -> QStash:
     """The scheduler of an app that this provider carries for."""
     keys = {"current_signing_key": KEYS[0], "next_signing_key": KEYS[1]}

@@ -13,7 +13,6 @@ from a2asgi import (
     Event,
     MemoryStore,
     NewEvent,
-    QStash,
     Retry,
     SessionKey,
     StoreUnavailable,
@@ -21,7 +20,7 @@ from a2asgi import (
 )
 from a2asgi.ports import Answer, Decide
 from a2core import Needs
-from tests.asgi.provider import KEYS, Frozen, Provider, Reply, nothing_else, qstash, served
+from tests.asgi.provider import KEYS, PREVIEW, Frozen, Provider, Reply, nothing_else, qstash, served
 
 
 class Away(MemoryStore):
@@ -269,12 +268,6 @@ async def test_the_callback_is_no_route_without_a_provider() -> None:
     assert 404 == answer.status_code
 
 
-def in_preview() -> QStash:
-    """The only place where a request's token is passed on."""
-    vercel = {"VERCEL": "1", "VERCEL_ENV": "preview", "VERCEL_BRANCH_URL": "app-git-x.vercel.app"}
-    return QStash(token="t", current_signing_key="c", next_signing_key="n", environment=vercel)
-
-
 @pytest.mark.parametrize("tokens", [300])
 async def test_requests_never_see_each_others_token(tokens: int) -> None:
     """Hundreds of interleaved requests each see their own OIDC token, and none outside of them."""
@@ -291,7 +284,7 @@ async def test_requests_never_see_each_others_token(tokens: int) -> None:
 
     from a2asgi import A2Middleware  # noqa: PLC0415 - beside its room
 
-    asgi = A2Middleware(app, A2(store=MemoryStore(), scheduler=in_preview()))
+    asgi = A2Middleware(app, A2(store=MemoryStore(), scheduler=qstash(Provider(), url=None, environment=PREVIEW)))
 
     async def request(number: int) -> None:
         headers = [(b"x-vercel-oidc-token", f"token-{number}".encode())] if number % 3 else []
@@ -331,7 +324,7 @@ async def test_a_request_without_a_token_has_none_within_one_that_has() -> None:
 
     async def send(_: Any) -> None: ...
 
-    asgi = A2Middleware(app, A2(store=MemoryStore(), scheduler=in_preview()))
+    asgi = A2Middleware(app, A2(store=MemoryStore(), scheduler=qstash(Provider(), url=None, environment=PREVIEW)))
     scope = {"type": "http", "method": "GET", "path": "/outer", "headers": [(b"x-vercel-oidc-token", b"own")]}
     await asgi(scope, receive, send)
     assert [("/outer", "own"), ("/inner", None), ("/outer", "own")] == seen

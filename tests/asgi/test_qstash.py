@@ -9,7 +9,7 @@ import pytest
 from a2asgi import ConfigurationError, QStash, SendFailed
 from a2asgi.oidc import request_token
 from a2core import DrainTask, InvalidHeaders, InvalidUrl
-from tests.asgi.provider import KEYS, URL, Frozen, Provider, Reply, qstash
+from tests.asgi.provider import KEYS, PREVIEW, URL, Frozen, Provider, Reply, qstash
 
 TASK = DrainTask("orders", "s-1", 0)
 ENVIRONMENT = {
@@ -130,8 +130,7 @@ async def test_a_message_has_its_token_its_name_and_its_headers() -> None:
 async def test_the_platforms_token_is_forwarded_for_a_preview_alone() -> None:
     """The request's own token rides along where the callback was inferred for a preview."""
     token = "eyJhbGciOiJSUzI1NiJ9.eyJleHAiOjQxMDI0NDQ4MDB9.c2ln"
-    preview = {"VERCEL": "1", "VERCEL_ENV": "preview", "VERCEL_BRANCH_URL": "app-git-x.vercel.app"}
-    for environment, url, forwarded in ((preview, None, True), (preview, URL, False), ({}, URL, False)):
+    for environment, url, forwarded in ((PREVIEW, None, True), (PREVIEW, URL, False), ({}, URL, False)):
         provider = Provider()
         reset = request_token.set(token)
         await qstash(provider, environment=environment, url=url).send(TASK)
