@@ -284,7 +284,7 @@ class Drain:
         try:
             went_on: WentOn[Answer] = await self._runtime.transact(
                 self.key,
-                Needs(needs.ids, needs.seqs, needs.timers, needs.keys, heads=True, behind=attempt.seq),
+                replace(needs, heads=True, behind=attempt.seq),
                 partial(decide_go_on, end=decide, claim=claim),
             )
             claimed = await self._take(went_on.claimed, claim)

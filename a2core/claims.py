@@ -223,20 +223,7 @@ def _lost(item: WorkItem) -> int:
 
 
 def _claimed(item: WorkItem, claim: Claim) -> WorkItem:
-    # as `replace` would, which takes four times as long
-    return WorkItem(
-        item.entry,
-        item.lane,
-        item.attempt + 1,
-        item.failures,
-        _lost(item),
-        item.ready_at_ms,
-        claim,
-        item.parked_until_ms,
-        item.dead,
-        item.key,
-        item.progress,
-    )
+    return replace(item, attempt=item.attempt + 1, lost=_lost(item), claim=claim)
 
 
 def _unparked(item: WorkItem, roster: Roster) -> WorkItem:
