@@ -240,7 +240,6 @@ class A2(Declarations):
         if isinstance(self._scheduler, EmbeddedScheduler):
             return WakeLoop(
                 runtime.store,
-                runtime.clock,
                 engine.deliver,
                 shares=engine.shares,
                 poll_ms=self._scheduler.poll_ms,
@@ -249,7 +248,6 @@ class A2(Declarations):
             )
         return WakeLoop(
             runtime.store,
-            runtime.clock,
             runtime.arm_watchdog,
             shares=engine.shares,
             poll_ms=SWEEP_MS,

@@ -11,7 +11,6 @@ from typing import TypeAlias
 import anyio
 from anyio.abc import TaskGroup
 
-from a2asgi.clock import Clock
 from a2asgi.errors import ConfigurationError, StoreBroken, StoreUnavailable
 from a2asgi.ports import PushingStore, SessionKey, Store
 from a2asgi.threads import Loop
@@ -58,6 +57,8 @@ class Share:
 class WakeLoop:
     """Sleeps until the next wake-up of the store, takes what is due, and hands each session to `deliver`.
 
+    It counts its waits by the event loop's clock: the time of day may be set back, by hours, at any moment.
+
     `shares` says which contracts, the most urgent first. `late_ms` lets a wake-up pass for that long before it counts:
     a sweep behind a provider only takes what it lost.
     """
@@ -65,7 +66,6 @@ class WakeLoop:
     def __init__(
         self,
         store: Store,
-        clock: Clock,
         deliver: Callable[[SessionKey], Awaitable[object]],
         *,
         shares: Callable[[], Sequence[Share]],
@@ -75,7 +75,6 @@ class WakeLoop:
         late_ms: int = 0,
     ) -> None:
         self._store = store
-        self._clock = clock
         self._deliver = deliver
         self._shares = shares
         self._poll_ms = poll_ms
@@ -86,7 +85,7 @@ class WakeLoop:
         self._full: set[Share] = set()
         self._tasks: TaskGroup | None = None
         self._bell = anyio.Event()
-        self._look_by_ms = 0
+        self._look_by_s = 0.0
         self._stopped = False
         self._looked = False
         self._first: set[SessionKey] = set()
@@ -108,9 +107,9 @@ class WakeLoop:
 
     def wake_in(self, duration_ms: int) -> None:
         """A wake-up was written that is due so much later: by the time it counts, look again."""
-        look_by_ms = self._clock.now_ms() + duration_ms + self._late_ms
-        if look_by_ms < self._look_by_ms:
-            self._look_by_ms = look_by_ms
+        look_by_s = _in_ms(duration_ms + self._late_ms)
+        if look_by_s < self._look_by_s:
+            self._look_by_s = look_by_s
             self._bell.set()
 
     def reserve(self, contract: str) -> "Place | None":
@@ -156,13 +155,13 @@ class WakeLoop:
         pause_ms = 0
         while not self._stopped:
             # set before looking: a wake-up that is written meanwhile may be one that the look does not see
-            self._look_by_ms = self._clock.now_ms() + self._poll_ms
+            self._look_by_s = _in_ms(self._poll_ms)
             try:
                 await self._take()
             except (StoreUnavailable, StoreBroken) as error:
                 pause_ms = min(max(2 * pause_ms, MIN_PAUSE_MS), MAX_PAUSE_MS)
                 log.warning("cannot look for wake-ups, next try in %d ms: %s", pause_ms, error)
-                await self._clock.sleep_ms(pause_ms)
+                await anyio.sleep(pause_ms / 1_000)
             else:
                 pause_ms = 0
                 self._looked = True
@@ -186,16 +185,16 @@ class WakeLoop:
             if self._room(share) <= 0:
                 self._full.add(share)
             elif wakes.next_in_ms is not None:
-                self._look_by_ms = min(self._look_by_ms, self._clock.now_ms() + wakes.next_in_ms)
+                self._look_by_s = min(self._look_by_s, _in_ms(wakes.next_in_ms))
 
     def _room(self, share: Share) -> int:
         return self._free if share.most is None else min(self._free, share.most - self._taken[share])
 
     async def _sleep(self) -> None:
         """Until the next look is due, which may come to be earlier meanwhile."""
-        while (left_ms := self._look_by_ms - self._clock.now_ms()) > 0:
+        while (left_s := self._look_by_s - anyio.current_time()) > 0:
             self._bell = anyio.Event()
-            with anyio.move_on_after(left_ms / 1_000):
+            with anyio.move_on_after(left_s):
                 await self._bell.wait()
 
     def _place(self, share: Share) -> "Place":
@@ -237,3 +236,8 @@ class Place:
 
     start: Callable[[SessionKey, LookAfter], None]
     give_back: Callable[[], None]
+
+
+def _in_ms(duration_ms: int) -> float:
+    """An instant of the event loop's clock, in seconds."""
+    return anyio.current_time() + duration_ms / 1_000

@@ -379,6 +379,19 @@ async def test_a10_a_timer_rings_by_the_stores_clock_however_far_the_process_is_
     assert due_ms <= handled[0]
 
 
+@within(5)
+async def test_a_clock_that_is_set_back_puts_off_no_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time of day goes back by two hours, as after a wrong start, and the next look comes when it would have."""
+    handled = Tally()
+    shop = Shop(recording(handled), store=MemoryStore(clock=ManualClock(0)), scheduler=OFTEN)
+    async with shop.a2:
+        await rounds()
+        right = SystemClock().now_ms
+        monkeypatch.setattr(SystemClock, "now_ms", lambda _: right() - 7_200_000)
+        leave(shop, "a1")
+        await handled.until(1)
+
+
 # ── outages ──────────────────────────────────────────────────────────────────────────────
 
 
@@ -982,7 +995,6 @@ async def test_the_sweep_alone_counts_a_wake_up_by_how_late_it_is() -> None:
     leave(shop, "a1", session_id="x", wake_after_ms=1_000)
     loop = WakeLoop(
         store,
-        SystemClock(),
         deliver,
         shares=lambda: [Share(("orders",))],
         poll_ms=5,
