@@ -80,15 +80,15 @@ async def drain(engine: Engine, task: DrainTask) -> DrainAnswer:
     except StoreBroken:
         log.exception("the drain of session %s failed", key)
         return Ended.FAILED
+    # the timer is one that is further off than the provider carries a wake-up in one go
+    look_at_ms = min((at for at in (result.retry_at_ms, result.next_timer_at_ms) if at is not None), default=None)
     match result.state:
-        case DrainState.SETTLED if result.next_timer_at_ms is None:
+        case DrainState.SETTLED if look_at_ms is None:
             return Ended.DONE
-        case DrainState.SETTLED:  # one that is further off than the provider carries a wake-up in one go
-            return Stalled(result.next_timer_at_ms)
         case DrainState.BUSY:
-            return Busy()
-        case DrainState.STALLED:
-            return Stalled(result.retry_at_ms)
+            return Busy(retry_at_ms=look_at_ms)
+        case DrainState.SETTLED | DrainState.STALLED:
+            return Stalled(look_at_ms)
 
 
 async def sweep(engine: Engine, limit: int) -> None:

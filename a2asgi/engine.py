@@ -334,7 +334,7 @@ class Engine:
 
     async def _run(self, drain: Drain, *, arms: bool = True) -> DrainResult:
         result = await drain.run()
-        if arms and result.state is DrainState.STALLED and result.retry_at_ms is not None:
+        if arms and result.retry_at_ms is not None:
             await self.runtime.arm(drain.key, result.retry_at_ms)
         return result
 

@@ -89,9 +89,13 @@ class Ended(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Others hold live claims. `arming`: the drain has a watchdog on its way, to be joined."""
+    """Others hold live claims. `arming`: the drain has a watchdog on its way, to be joined.
+
+    `retry_at_ms`: when work in other lanes is worth a look, which is not to wait for those claims.
+    """
 
     arming: bool = False
+    retry_at_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,15 +157,19 @@ class Drain:
                 return Respond(Reason.FAILED)
             case Busy(arming=True):
                 return JoinArm()
-            case Busy():
-                return self.context.successor(self.task, self.watchdog_due_at_ms, now_ms)
-            case Stalled(retry_at_ms):
-                due_at_ms = self.watchdog_due_at_ms
-                if retry_at_ms is not None:
-                    due_at_ms = max(slot_ms(now_ms, retry_at_ms), self.task.due_at_ms + SECOND_MS)
+            case Busy(retry_at_ms=at_ms):
+                due_at_ms = min(self._retry_due_at_ms(at_ms, now_ms), self.watchdog_due_at_ms)
                 return self.context.successor(self.task, due_at_ms, now_ms)
+            case Stalled(at_ms):
+                return self.context.successor(self.task, self._retry_due_at_ms(at_ms, now_ms), now_ms)
             case _:
                 assert_never(answer)
+
+    def _retry_due_at_ms(self, at_ms: int | None, now_ms: int) -> int | float:
+        """A later second than this task's, whose name the provider would fold away; the watchdog's if none is known."""
+        if at_ms is None:
+            return self.watchdog_due_at_ms
+        return max(slot_ms(now_ms, at_ms), self.task.due_at_ms + SECOND_MS)
 
 
 @dataclass(frozen=True, slots=True)

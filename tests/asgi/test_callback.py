@@ -21,6 +21,7 @@ from a2asgi import (
 from a2asgi.ports import Answer, Decide
 from a2core import Needs
 from tests.asgi.provider import KEYS, PREVIEW, Frozen, Provider, Reply, nothing_else, qstash, served
+from tests.asgi.worlds import rounds
 
 
 class Away(MemoryStore):
@@ -41,15 +42,18 @@ class Away(MemoryStore):
 
 
 class App:
-    """An app with one contract on a memory store, QStash in memory, and a clock that stands still."""
+    """An app with one contract on a memory store, QStash in memory, and a clock that stands still.
 
-    def __init__(self, handle: Callable[[Event[str]], Any], **options: Any) -> None:
-        self.clock = Frozen()
-        self.provider = Provider()
-        self.store = Away(clock=self.clock)
+    Each text has a lane of its own. `beside` is another process, which shares the store and the provider.
+    """
+
+    def __init__(self, handle: Callable[[Event[str]], Any], *, beside: "App | None" = None, **options: Any) -> None:
+        self.clock: Frozen = beside.clock if beside else Frozen()
+        self.provider: Provider = beside.provider if beside else Provider()
+        self.store: Away = beside.store if beside else Away(clock=self.clock)
         self.a2 = A2(store=self.store, scheduler=qstash(self.provider, self.clock, **options))
         self.orders = self.a2.contract("orders")
-        self.note = self.orders.event("note", str)
+        self.note = self.orders.event("note", str, lane=str)
         self.orders.on(self.note, retry=Retry(max_failures=3, base="10s", jitter=0))(handle)
         self.session = self.orders.session("s-1")
         self.asgi = served(self.a2)
@@ -163,6 +167,33 @@ async def test_a_stalled_drain_has_its_next_delivery_at_the_retry() -> None:
     [task] = app.provider.tasks
     assert 200 == answer.status_code
     assert -(-(app.clock.at_ms + 10_000) // 1_000) * 1_000 == task["dueAt"]
+
+
+@pytest.mark.parametrize("begins", ["delivery", "append"])
+async def test_a_retry_does_not_wait_for_another_process_at_work_in_another_lane(*, begins: str) -> None:
+    """The session is busy, and its next wake-up is the retry's all the same, not only the look after those claims."""
+    hold = anyio.Event()
+
+    async def work(_: Event[str]) -> None:
+        await hold.wait()
+
+    def fail(_: Event[str]) -> None:
+        raise ValueError("no")
+
+    other = App(work)
+    app = App(fail, beside=other)
+    async with anyio.create_task_group() as tasks:
+        await other.session.dispatch(other.note("long"))
+        tasks.start_soon(other.provider.deliver, other.asgi, other.provider.take())
+        await rounds()
+        if begins == "delivery":
+            await app.session.dispatch(app.note("a"))
+            assert 200 == (await app.provider.deliver(app.asgi, app.provider.take())).status_code
+        else:
+            await app.session.append(app.note("a"))
+        due = [task["dueAt"] for task in app.provider.tasks]
+        assert -(-(app.clock.at_ms + 10_000) // 1_000) * 1_000 in due
+        hold.set()
 
 
 async def test_a_store_that_is_away_makes_a_lineage_of_successors() -> None:

@@ -422,3 +422,24 @@ async def test_behind_a_provider_a_job_may_be_due_later_than_that_carries_a_mess
     assert (3, JobState.SUCCEEDED) == (deliveries, await work.state(job_id))
     assert ["x"] == [what for _, what in came.seen]
     await a2.close()
+
+
+async def test_behind_a_provider_such_a_job_does_not_wait_for_the_longer_retry_of_another() -> None:
+    """They share a key. Its first wake-up goes a week; the next one is for its day, not for that of the retry."""
+    clock, carrier = qstash_in_memory.Frozen(), qstash_in_memory.Provider()
+    a2 = A2(store=MemoryStore(clock=clock), scheduler=qstash_in_memory.qstash(carrier, clock))
+    app, day_ms = qstash_in_memory.served(a2), 86_400_000
+
+    @a2.job(key="who", backoff="5d")
+    async def fails(who: str) -> None:
+        raise ValueError(who)
+
+    start_ms = clock.at_ms
+    await fails.later("8d", "ann")
+    clock.at_ms = start_ms + 6 * day_ms
+    await fails.enqueue("ann")
+    await carrier.deliver(app, carrier.take(1))
+    clock.at_ms = start_ms + 7 * day_ms
+    await carrier.deliver(app, carrier.take())
+    assert [slot_ms(0, start_ms + 8 * day_ms)] == [task["dueAt"] for task in carrier.tasks]
+    await a2.close()
