@@ -225,7 +225,7 @@ class A2(Declarations):
             dependencies,
             self._telemetry,
             self._deadline,
-            Renewer(store, clock, self._timings, threaded=not in_world),
+            Renewer(store, self._timings, clock if in_world else None),
             News(store),
         )
         handles = in_world or self.role != "web"

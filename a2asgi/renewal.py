@@ -68,14 +68,15 @@ class _LoopWatch:
 class Renewer:
     """Renews what is held, every heartbeat. Its thread lives while something is held.
 
-    Without `threaded` there is no thread, and whoever owns the clock calls `beat` on the loop.
+    With a `clock` there is no thread: whoever owns that clock calls `beat` on the loop. Without, it counts by one that
+    nobody sets: were the time of day put forward, one failed renewal would look like many.
     """
 
-    def __init__(self, store: Store, clock: Clock, timings: DrainTimings, *, threaded: bool = True) -> None:
+    def __init__(self, store: Store, timings: DrainTimings, clock: Clock | None = None) -> None:
         self._store = store
-        self._clock = clock
         self._timings = timings
-        self._threaded = threaded
+        self._threaded = clock is None
+        self._now_ms = _steady_ms if clock is None else clock.now_ms
         self._lock = Lock()
         self._held: dict[Held, _LoopWatch] = {}
         self._thread: Thread | None = None
@@ -87,7 +88,7 @@ class Renewer:
 
     def hold(self, held: Held) -> None:
         """Keep this claim alive from now on. Call it on the loop that `held` is to be told on."""
-        held.good_until_ms = self._clock.now_ms() + self._timings.ttl_ms
+        held.good_until_ms = self._now_ms() + self._timings.ttl_ms
         with self._lock:
             watch = next((watch for watch in self._held.values() if watch.thread == get_ident()), None)
             self._held[held] = watch or _LoopWatch()
@@ -125,7 +126,7 @@ class Renewer:
         # one session's claims were made under one deadline, or none
         until_ms = min((held.until_ms for held in by_seq.values() if held.until_ms is not None), default=None)
         attempts = {seq: held.attempt for seq, held in by_seq.items()}
-        now_ms = self._clock.now_ms()
+        now_ms = self._now_ms()
         try:
             renewed: Renewed = self._store.transact_blocking(
                 key,
@@ -163,6 +164,10 @@ class Renewer:
                     self._thread = None
                     return
             self.beat()
+
+
+def _steady_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
 
 
 def capped(at_ms: int, limit_ms: int | None) -> int:

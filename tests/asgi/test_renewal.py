@@ -23,8 +23,10 @@ from a2asgi import (
     Signal,
     SignalName,
     SQLiteStore,
+    StoreUnavailable,
     SyncContext,
 )
+from a2asgi.clock import SystemClock
 from a2asgi.ports import Answer, Decide
 from a2asgi.testing import ManualClock
 from a2core import Needs
@@ -588,6 +590,35 @@ async def test_a_heartbeat_arms_the_next_watchdog_once_for_a_session() -> None:
     assert 4 <= len(provider.sent) <= store.calls["renew"] + 1
     for task in provider.sent:
         assert KEY == SessionKey(task.contract, task.session_id)
+
+
+@within(5)
+async def test_b3_a_clock_that_is_set_forward_does_not_make_one_failed_renewal_look_like_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the time of day the claim would be over: its handler would be stopped, though nobody else may have it."""
+    ends: list[str] = []
+
+    class Away(MemoryStore):
+        failed = threading.Semaphore(0)
+
+        def transact_blocking(self, key: SessionKey, needs: Needs, decide: Decide[Answer]) -> Answer:
+            if threading.current_thread().name == "a2-renewal":
+                self.failed.release()
+                raise StoreUnavailable("away")
+            return super().transact_blocking(key, needs, decide)
+
+    async def handle(event: Event[str]) -> None:
+        right = SystemClock().now_ms
+        monkeypatch.setattr(SystemClock, "now_ms", lambda _: right() + 3_600_000)
+        for _ in range(3):
+            await to_thread.run_sync(store.failed.acquire, True, 5)  # noqa: FBT003 - the lock's own signature
+        await rounds()
+        ends.append(event.payload)
+
+    store = Away(clock=ManualClock(0))
+    await Shop(handle, store=store, timings=QUICK, scheduler=None).append("a1")
+    assert ["a1"] == ends
 
 
 @within(5)

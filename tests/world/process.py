@@ -180,7 +180,7 @@ class _Heart(Renewer):
     """Renewal on virtual time, as its thread does it."""
 
     def __init__(self, process: Process, store: Store) -> None:
-        super().__init__(store, process, TIMINGS, threaded=False)
+        super().__init__(store, TIMINGS, process.world)
         self._process = process
         self._beats = False
 
