@@ -7,5 +7,6 @@ KEPT: dict[int, str] = {
     360516547: "a retry behind a provider waited for another process at work in another lane of its session",
     908132533: "a process whose clock was set back by two hours looked for no wake-up until it was that time again",
     904206713: "a handler was stopped as if its claim were lost: one renewal failed after a clock was set on",
+    556053839: "what a drain raised beside a crash was taken for the end of its process: a fault of the simulation",
     311224301: "a simulated process that was told to stop as it started was asked for more: a fault of the simulation",
 }

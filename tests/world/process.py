@@ -87,7 +87,8 @@ class Process:
         except* Crashed:
             pass  # that is what being dead means
         except* Exception as error:  # noqa: BLE001 - whatever it is, a process must not end by it
-            self.laws.broken(Law.BUG, f"{self} ended by {_told(error)}")
+            if not self.dead:  # a drain in which one handler crashes may have another's trouble with the store to tell
+                self.laws.broken(Law.BUG, f"{self} ended by {_told(error)}")
         self.serves = False
         self.dead = True
 
