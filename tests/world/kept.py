@@ -8,5 +8,6 @@ KEPT: dict[int, str] = {
     908132533: "a process whose clock was set back by two hours looked for no wake-up until it was that time again",
     904206713: "a handler was stopped as if its claim were lost: one renewal failed after a clock was set on",
     556053839: "what a drain raised beside a crash was taken for the end of its process: a fault of the simulation",
+    692874223: "a second delivery was blamed for what the provider lost after the first: a fault of the simulation",
     311224301: "a simulated process that was told to stop as it started was asked for more: a fault of the simulation",
 }

@@ -136,7 +136,7 @@ class Provider:
         if isinstance(message.task, AppendTask):
             self._check_carried(process, message.task)
         else:
-            self._check_succeeded(process, message.task, taken, begun_ms)
+            self._check_succeeded(process, message, taken, begun_ms)
         if not message.duplicate and world.strikes(Fault.REPLAY, 0.1):
             self._copy(message, world.chance.randint(3_600_000, 14_400_000))
 
@@ -148,12 +148,16 @@ class Provider:
         if not goes_on and any(id_ not in laws.book(key).seqs and (key, id_) not in laws.forgone for id_ in ids):
             laws.broken(Law.ANSWER, f"{process} acknowledged timer {task.id} of {key}, which is nowhere")
 
-    def _check_succeeded(self, process: Process, task: DrainTask, taken: int, begun_ms: int) -> None:
-        """A wake-up is acknowledged only once nothing is left to do, or the next one is on its way."""
-        key = SessionKey(task.contract, task.session_id)
+    def _check_succeeded(self, process: Process, message: Message, taken: int, begun_ms: int) -> None:
+        """A wake-up is acknowledged only once nothing is left to do, or the next one is on its way.
+
+        It would be, if what came of an earlier delivery of this message is what the provider lost.
+        """
+        key = SessionKey(message.task.contract, message.task.session_id)
+        onward = [*self.waiting, *(one for one in self._lost if one.number > message.number)]
         goes_on = self.taken_for.get(key, 0) > taken or any(
             isinstance(one.task, DrainTask) and SessionKey(one.task.contract, one.task.session_id) == key
-            for one in self.waiting
+            for one in onward
         )
         if not goes_on and self.world.laws.is_answerable(key, begun_ms):
             self.world.laws.broken(Law.ANSWER, f"{process} acknowledged a wake-up of {key}, and no other is on its way")
