@@ -105,7 +105,8 @@ class Attempt:
         self._called_off = False
         self._in_thread = False
         code = self._handler.code if self._handler.is_async else None
-        self._held = Held(key, item.seq, item.attempt, self._handler.name, code, until_ms, self._lose, on_beat)
+        ends_at_ms = runtime.by_store(until_ms)
+        self._held = Held(key, item.seq, item.attempt, self._handler.name, code, ends_at_ms, self._lose, on_beat)
         runtime.renewer.hold(self._held)  # from now on, not from when its task gets a turn
         runtime.activity.enter()
 

@@ -32,7 +32,7 @@ class Pass:
             holder=self._runtime.holder,
             limit=self._limit,
             roster=self._definition.roster(),
-            expires_at_ms=capped(now_ms + self._runtime.timings.ttl_ms, self.until_ms),
+            expires_at_ms=capped(now_ms + self._runtime.timings.ttl_ms, self._runtime.by_store(self.until_ms)),
         )
 
 

@@ -19,7 +19,7 @@ log: logging.Logger = logging.getLogger("a2asgi.renewal")
 
 @dataclass(eq=False, slots=True)
 class Held:
-    """A claim to keep alive, until `until_ms` at most.
+    """A claim to keep alive, until `until_ms` of the store's clock at most.
 
     `lose` and `beat` are called on the loop: the claim is lost; it was renewed (told to one holder of a session).
     `good_until_ms` is how long it is known to be ours.

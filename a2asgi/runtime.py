@@ -120,6 +120,10 @@ class Runtime:
         """The time by the store's clock, which says when all that waits is due: providers are told by no other."""
         return self.clock.now_ms() + self.ahead_ms
 
+    def by_store(self, at_ms: int | None) -> int | None:
+        """An instant of our clock, such as when the platform ends this process, as the store's clock will show it."""
+        return None if at_ms is None else at_ms + self.ahead_ms
+
     def limit(self, definition: Definition) -> Limit:
         """The places that this process has for handlers of a contract."""
         return self.limits.setdefault(definition.name, Limit(definition.at_once))

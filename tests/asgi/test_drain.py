@@ -1144,6 +1144,30 @@ async def test_a_platform_deadline_caps_the_claim_window() -> None:
 
 
 @within(5)
+@pytest.mark.parametrize("offset_ms", [-180_000, 180_000], ids=["behind", "ahead"])
+async def test_a10_a_platform_deadline_is_as_far_away_by_the_stores_clock(offset_ms: int) -> None:
+    """Taken as it is for an instant of the store, the claim would be over at once, or not capped; renewed too."""
+    gate = Gate()
+
+    async def handle(_: Event[str]) -> None:
+        await gate.wait()
+
+    store = MemoryStore()
+    store.offset_ms = offset_ms
+    ends = datetime.now(UTC) + timedelta(seconds=10)
+    shop = Shop(handle, store=store, scheduler=None, deadline=lambda: ends)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(shop.append, "a1")
+        await gate.reached.wait()
+        for _ in range(2):
+            [item] = heads(store)
+            assert item.claim is not None
+            assert round(ends.timestamp() * 1_000) + offset_ms == pytest.approx(item.claim.expires_at_ms, abs=50)
+            (await shop.a2.ready()).runtime.renewer.beat()
+        gate.open()
+
+
+@within(5)
 async def test_after_the_platforms_deadline_nothing_is_claimed_and_nothing_spent() -> None:
     """A process that outlives its deadline says that work is left, and burns no budget with claims that are over."""
     runs: list[str] = []
