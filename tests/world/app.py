@@ -55,6 +55,7 @@ class Host(Protocol):
     def now_ms(self) -> int: ...
     async def sleep_ms(self, duration_ms: int, on_wake: Callable[[], None] = ...) -> None: ...
     def crash(self) -> None: ...
+    def deadline(self) -> datetime | None: ...
 
 
 current: ContextVar[Any] = ContextVar("current")
@@ -131,8 +132,8 @@ class App(A2):
         """What this version knows of a contract."""
         return self._contracts.get(contract)
 
-    def start(self, host: Host, store: Store, make_renewer: Callable[[Store], Renewer]) -> Serving:
-        """A server of this version, as `serving` makes it, with the ports of its process."""
+    def equip(self, host: Host, store: Store, make_renewer: Callable[[Store], Renewer]) -> None:
+        """Give a process its engine, with the ports of that process; until a server begins, drains run inline."""
         runtime = Runtime(
             store,
             host,
@@ -141,12 +142,15 @@ class App(A2):
             self._concurrency,
             host,
             None,
-            None,
+            host.deadline,
             make_renewer(store),
             News(store),
             holder=host.name,
         )
         host.engine = Engine(runtime, self._contracts, schedules=True)
+
+    def server(self, host: Host) -> Serving:
+        """A server of this version, as `serving` makes it."""
         return Serving(host.engine, self._wake_loop(host.engine), self._grace_s, install=_nobody_asks)
 
 

@@ -303,6 +303,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _mutant("a stalled delivery has no successor", (deliveries, "drain", _always_done)),
     _mutant("a timer fires early", (memory._Session, "snapshot", _early)),  # noqa: SLF001
     _mutant("a timer's time is that of the process", (Runtime, "_send", _own_clock)),
+    _mutant("a deadline is one of the process's clock", (Runtime, "by_store", lambda _: lambda _self, at_ms: at_ms)),
     _mutant("a timer's events vanish", (claims, "_deliver_timers", _timers_vanish)),
     _mutant("a tombstone is ignored", (deliveries, "decide_delivery", _no_tombstone)),
     _mutant("a schedule ends", (crons, "_following", _always(None))),

@@ -1,8 +1,10 @@
 """One process of a world: production code between a faulty clock, a faulty way to the store, and its own death."""
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine
-from contextvars import copy_context
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine
+from contextlib import asynccontextmanager
+from contextvars import ContextVar, copy_context
+from datetime import datetime
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -16,6 +18,7 @@ from a2asgi.engine import Engine
 from a2asgi.errors import StoreUnavailable
 from a2asgi.ports import Answer, Decide, SessionInfo, SessionKey, Store, Wakes
 from a2asgi.renewal import Held, Renewer
+from a2asgi.times import from_ms
 from a2core import DrainTimings, Entry, Needs, Plan, RetryPolicy, Snapshot, WorkItem
 from tests.world.app import SNOOZE_MS, TIMINGS, App, app, current
 from tests.world.laws import Law, Laws
@@ -25,6 +28,10 @@ from tests.world.told import Told
 if TYPE_CHECKING:
     from tests.world.provider import Carrier
     from tests.world.world import World
+
+
+ends_ms: ContextVar[int | None] = ContextVar("ends_ms", default=None)
+"""When the request of this task is to be over, by the clock of its process."""
 
 
 class Crashed(BaseException):
@@ -78,12 +85,10 @@ class Process:
     async def _live(self) -> None:
         try:
             with self._scope:
-                handle = Handle(self)
-                async with self.app.start(self, handle, partial(_Heart, self)) as serving:
-                    serving.begin()
+                self.app.equip(self, Handle(self), partial(_Heart, self))
+                async with self._hosted(), anyio.create_task_group() as self._requests:
                     self.serves = not self.stopping  # it may be told to stop as it starts
-                    async with anyio.create_task_group() as self._requests:
-                        await self._stop.wait()
+                    await self._stop.wait()
         except* Crashed:
             pass  # that is what being dead means
         except* Exception as error:  # noqa: BLE001 - whatever it is, a process must not end by it
@@ -91,6 +96,16 @@ class Process:
                 self.laws.broken(Law.BUG, f"{self} ended by {_told(error)}")
         self.serves = False
         self.dead = True
+
+    @asynccontextmanager
+    async def _hosted(self) -> AsyncIterator[None]:
+        """Run in a server, or where there is none, as a serverless function that lives from request to request."""
+        if self.world.scenario.inline:
+            yield
+            return
+        async with self.app.server(self) as serving:
+            serving.begin()
+            yield
 
     def stop(self) -> None:
         """Shut down in good order: what was asked is answered, handlers get their grace."""
@@ -115,7 +130,25 @@ class Process:
         """Have it do something for someone outside. It must be serving."""
         context = copy_context()
         context.run(current.set, self)
-        context.run(self._requests.start_soon, function)
+        context.run(self._requests.start_soon, self._in_time, function)
+
+    async def _in_time(self, function: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Do it within the time that the platform gives to one request."""
+        limit_ms = self.world.scenario.limit_ms
+        if limit_ms is None:
+            await function()
+            return
+        ends_ms.set(self.now_ms() + limit_ms)
+        killing = self.world.loop.call_later(limit_ms / 1_000, self.die)
+        try:
+            await function()
+        finally:
+            killing.cancel()
+
+    def deadline(self) -> datetime | None:
+        """When the platform ends this process, because of the request that asks."""
+        at_ms = ends_ms.get()
+        return None if at_ms is None else from_ms(at_ms)
 
     def policy(self, contract: str, event_type: str) -> RetryPolicy | None:
         """The policy of a type of event; None where this version has no handler for it."""

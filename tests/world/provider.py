@@ -1,5 +1,6 @@
 """The provider of a world: it takes messages, and delivers each at least once, whatever else it does."""
 
+import json
 from collections.abc import MutableMapping
 from dataclasses import dataclass
 from functools import partial
@@ -75,6 +76,17 @@ class Provider:
             self._lost.add(taken)
             return
         self._later(taken, max(0, not_before_ms - world.now_ms()))
+
+    def visit(self) -> None:
+        """Take a wake-up of a session in which nothing is to be done."""
+        task = {
+            "version": 1,
+            "kind": "drain",
+            "contract": "orders",
+            "sessionId": "visitor",
+            "dueAt": self.world.now_ms(),
+        }
+        self.take(json.dumps(task), f"visit {task['dueAt']}", 0)
 
     def _later(self, message: Message, in_ms: int) -> None:
         self.waiting[message] = None

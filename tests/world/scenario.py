@@ -4,9 +4,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+INLINE = 0.4
+"""How many of the worlds behind a provider are serverless."""
+
+LESS: tuple[dict[str, Any], ...] = (
+    {"cron": False},
+    {"lively": False},
+    {"limit_ms": None},
+    {"limit_ms": None, "inline": False},
+)
+"""What a smaller world does without."""
 
 
 class Fault(StrEnum):
@@ -49,6 +60,10 @@ class Scenario:
 
     seed: int
     provider: bool
+    inline: bool
+    """Whether processes have no server, which needs a provider: drains run in the requests that ask for them."""
+    limit_ms: int | None
+    """How long a request of a serverless process may take before the platform kills it."""
     processes: int
     sessions: int
     steps: int
@@ -64,9 +79,14 @@ class Scenario:
         """The scenario of a seed. Each kind of fault is on in some worlds and off in others."""
         chance = Random(f"scenario {seed}")  # noqa: S311 - a world that can be repeated
         faulty = chance.choice([0, 0.15, 0.4, 0.7])
+        host = Random(f"host {seed}")  # noqa: S311 - as above
+        provider = chance.random() < 0.5
+        inline = provider and host.random() < INLINE
         return Scenario(
             seed,
-            provider=chance.random() < 0.5,
+            provider=provider,
+            inline=inline,
+            limit_ms=host.choice([None, 45_000, 300_000]) if inline else None,
             processes=chance.choice([2, 2, 3, 4]),
             sessions=chance.choice([1, 1, 2, 3]),
             steps=chance.choice([4, 8, 12, 16]),
@@ -90,17 +110,17 @@ class Scenario:
             yield replace(self, faults=tuple(one for one in self.faults if one is not fault))
         for kind in self.traffic[1:]:
             yield replace(self, traffic=tuple(one for one in self.traffic if one is not kind))
-        if self.cron:
-            yield replace(self, cron=False)
-        if self.lively:
-            yield replace(self, lively=False)
+        for less in LESS:
+            if (smaller := replace(self, **less)) != self:
+                yield smaller
 
     def __str__(self) -> str:
         carrier = "a provider" if self.provider else "the embedded scheduler"
+        host = f"serverless (limit {self.limit_ms} ms) " * self.inline
         faults = ", ".join(fault.name for fault in self.faults) or "none"
         traffic = ", ".join(kind.name for kind in self.traffic)
         return (
-            f"{self.processes} processes behind {carrier}, {self.sessions} sessions, {self.steps} steps in "
+            f"{self.processes} {host}processes behind {carrier}, {self.sessions} sessions, {self.steps} steps in "
             f"{self.span_ms} ms, cron={self.cron}, lively={self.lively}; faults: {faults}; traffic: {traffic}"
         )
 

@@ -62,7 +62,8 @@ class World:
         self.clients = Clients(self)
         self.processes: list[Process] = []
         self._faults = frozenset(scenario.faults)
-        self.keeps_claims = self._faults.isdisjoint({Fault.OUTAGE, Fault.LOST_ANSWER, Fault.PAUSE})
+        disturbed = scenario.limit_ms is not None or self._faults & {Fault.OUTAGE, Fault.LOST_ANSWER, Fault.PAUSE}
+        self.keeps_claims = not disturbed
         self._tasks: list[asyncio.Task[None]] = []
         self._middlewares: dict[App, A2Middleware] = {}
         self._booted = 0
@@ -217,6 +218,8 @@ class World:
         while True:
             if all(process.dead or process.stopping for process in self.processes):
                 self.boot(newer=True)
+            if self.scenario.inline:  # what was lost is found by the next delivery: an app that is used has one
+                self.provider.visit()
             await asyncio.sleep(pause_s)
             if self._over():
                 return
