@@ -24,15 +24,17 @@ class Pass:
         self._limit = limit
 
     def __call__(self, snapshot: Snapshot, now_ms: int) -> Plan[Claimed]:
-        """Decide to claim as much as the limit lets."""
+        """Decide to claim as much as the limit lets; nothing, once the platform's time is up."""
         self.order = next(self._orders)
+        ends_at_ms = self._runtime.by_store(self.until_ms)
+        is_over = ends_at_ms is not None and ends_at_ms <= now_ms
         return decide_claim(
             snapshot,
             now_ms,
             holder=self._runtime.holder,
-            limit=self._limit,
+            limit=0 if is_over else self._limit,
             roster=self._definition.roster(),
-            expires_at_ms=capped(now_ms + self._runtime.timings.ttl_ms, self._runtime.by_store(self.until_ms)),
+            expires_at_ms=capped(now_ms + self._runtime.timings.ttl_ms, ends_at_ms),
         )
 
 

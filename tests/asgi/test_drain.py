@@ -31,8 +31,9 @@ from a2asgi import (
     StoreUnavailable,
 )
 from a2asgi.clock import SystemClock
+from a2asgi.ports import Answer, Decide
 from a2asgi.testing import ManualClock
-from a2core import Ending, EndingKind, Task
+from a2core import Ending, EndingKind, Needs, Task
 from tests.asgi.worlds import Gate, Provider, ScriptedStore, Shop, Tally, heads, leave, rounds, scripted, steal, within
 
 
@@ -1183,6 +1184,25 @@ async def test_after_the_platforms_deadline_nothing_is_claimed_and_nothing_spent
     assert [(0, 0), (0, 0)] == [(item.attempt, item.lost) for item in heads(store)]
     await Shop(handle, store=store).session().drain()
     assert ["a1", "a2", "b1"] == sorted(runs)
+
+
+@within(5)
+async def test_a_deadline_that_passes_on_the_way_to_the_store_claims_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function that was frozen there claims for no time at all, and its attempt would count as lost."""
+    clock = ManualClock(0)
+    monkeypatch.setattr(SystemClock, "now_ms", lambda _: clock.now_ms())
+
+    class Freezing(MemoryStore):
+        async def transact(self, key: SessionKey, needs: Needs, decide: Decide[Answer]) -> Answer:
+            if needs.heads:
+                clock.move_to(20_000)
+            return await super().transact(key, needs, decide)
+
+    store = Freezing(clock=clock)
+    shop = Shop(boom, store=store, scheduler=None, deadline=lambda: datetime(1970, 1, 1, 0, 0, 20, tzinfo=UTC))
+    await shop.append("a1")
+    [item] = heads(store)
+    assert (0, None) == (item.attempt, item.claim)
 
 
 @within(30)
