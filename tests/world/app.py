@@ -51,6 +51,7 @@ class Host(Protocol):
     laws: Laws
     engine: Engine
     stopping: bool
+    works: bool
 
     def now_ms(self) -> int: ...
     async def sleep_ms(self, duration_ms: int, on_wake: Callable[[], None] = ...) -> None: ...
@@ -147,7 +148,7 @@ class App(A2):
             News(store),
             holder=host.name,
         )
-        host.engine = Engine(runtime, self._contracts, schedules=True)
+        host.engine = Engine(runtime, self._contracts, schedules=True, handles=host.works)
 
     def server(self, host: Host) -> Serving:
         """A server of this version, as `serving` makes it."""

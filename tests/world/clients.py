@@ -32,7 +32,12 @@ class Request:
     what: str
     perform: Callable[[Process], Awaitable[object]]
     newer: bool = False
+    waits: bool = False
     tries: int = 0
+
+    def can_be_asked(self, process: Process) -> bool:
+        """Whether this process knows what it is about; to wait for it takes one that handles events."""
+        return (process.app.newer or not self.newer) and (process.works or not self.waits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +106,7 @@ class Clients:
             self._open.pop(request)
             return
         process = world.some_process()
-        if process is None or (request.newer and not process.app.newer):
+        if process is None or not request.can_be_asked(process):
             request.tries += process is not None
             world.loop.call_later(2, self._ask, request)
             return
@@ -192,7 +197,7 @@ class Clients:
         told = [
             f"{event.type}:{event.id}:{event.payload['lane']}:{'/'.join(event.payload['does'])}" for event in events
         ]
-        return Request(f"{self._count} {kind.name} {key} {' '.join(told)}", perform, newer)
+        return Request(f"{self._count} {kind.name} {key} {' '.join(told)}", perform, newer, kind is Traffic.WAIT)
 
     def _again(self) -> Request | None:
         if not self._batches:

@@ -9,5 +9,6 @@ KEPT: dict[int, str] = {
     904206713: "a handler was stopped as if its claim were lost: one renewal failed after a clock was set on",
     556053839: "what a drain raised beside a crash was taken for the end of its process: a fault of the simulation",
     692874223: "a second delivery was blamed for what the provider lost after the first: a fault of the simulation",
+    18113305: "a function claimed for no time at all, as its deadline had passed on the way to the store",
     311224301: "a simulated process that was told to stop as it started was asked for more: a fault of the simulation",
 }

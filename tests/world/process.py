@@ -45,12 +45,14 @@ class Process:
     timings: DrainTimings = TIMINGS
     engine: Engine
 
-    def __init__(self, world: "World", number: int, app: App, skew_ms: int) -> None:
+    def __init__(self, world: "World", number: int, app: App, skew_ms: int, *, works: bool) -> None:
         self.world = world
         self.name = f"p{number}"
         self.app = app
         self.laws: Laws = world.laws
         self.skew_ms = skew_ms
+        self.works = works
+        """Whether it handles events: it is not of role "web"."""
         self.carrier: Carrier = world.provider.carrier(self)
         self.dead = False
         self.serves = False

@@ -10,10 +10,13 @@ T = TypeVar("T")
 
 INLINE = 0.4
 """How many of the worlds behind a provider are serverless."""
+WEB = 0.25
+"""How many of the others have processes of role "web"."""
 
 LESS: tuple[dict[str, Any], ...] = (
     {"cron": False},
     {"lively": False},
+    {"web": False},
     {"limit_ms": None},
     {"limit_ms": None, "inline": False},
 )
@@ -64,6 +67,8 @@ class Scenario:
     """Whether processes have no server, which needs a provider: drains run in the requests that ask for them."""
     limit_ms: int | None
     """How long a request of a serverless process may take before the platform kills it."""
+    web: bool
+    """Whether some processes only write down what the others, the workers, handle."""
     processes: int
     sessions: int
     steps: int
@@ -86,6 +91,7 @@ class Scenario:
             seed,
             provider=provider,
             inline=inline,
+            web=not inline and host.random() < WEB,
             limit_ms=host.choice([None, 45_000, 300_000]) if inline else None,
             processes=chance.choice([2, 2, 3, 4]),
             sessions=chance.choice([1, 1, 2, 3]),
@@ -117,6 +123,7 @@ class Scenario:
     def __str__(self) -> str:
         carrier = "a provider" if self.provider else "the embedded scheduler"
         host = f"serverless (limit {self.limit_ms} ms) " * self.inline
+        host += "web and worker " * self.web
         faults = ", ".join(fault.name for fault in self.faults) or "none"
         traffic = ", ".join(kind.name for kind in self.traffic)
         return (

@@ -114,8 +114,9 @@ class World:
         self._booted += 1
         skew_ms = self.chance.randint(-90_000, 90_000) if Fault.SKEW in self._faults else 0
         version = app(provider=self.scenario.provider, newer=newer)
-        process = Process(self, self._booted, version, skew_ms)
-        self.note(process.name, "starts", "newer" if newer else "older", skew_ms)
+        works = self.calm or not self.scenario.web or self._booted % 2 == 1
+        process = Process(self, self._booted, version, skew_ms, works=works)
+        self.note(process.name, "starts", "newer" if newer else "older", skew_ms, "web" * (not works))
         self.processes.append(process)
         self._tasks.append(process.start())
 
@@ -216,7 +217,7 @@ class World:
         calm_since_s = self.loop.now_s
         pause_s = CALM_FIRST_S
         while True:
-            if all(process.dead or process.stopping for process in self.processes):
+            if all(process.dead or process.stopping or not process.works for process in self.processes):
                 self.boot(newer=True)
             if self.scenario.inline:  # what was lost is found by the next delivery: an app that is used has one
                 self.provider.visit()
