@@ -34,6 +34,7 @@ from a2core import (
     Failure,
     Needs,
     Plan,
+    Released,
     Retrying,
     Settled,
     Stale,
@@ -131,8 +132,6 @@ class Attempt:
                 await self._shield.run(partial(self._end, verdict))
             elif self._called_off:
                 log.info("event %r of session %s was called off while it ran", self._item.entry.id, self._key)
-            elif self._lost:
-                self._report(Stale())
             else:
                 await self._release()
         finally:
@@ -311,19 +310,30 @@ class Attempt:
         return partial(decide, seq=self._item.seq, attempt=self._item.attempt)
 
     async def _release(self) -> None:
-        """Give the claim back. A thread cannot be stopped: while it runs its claim runs out, and fences it off."""
+        """Give the claim back, also where it only seemed lost.
+
+        A thread cannot be stopped: while it runs its claim runs out, and fences it off.
+        """
         if self._in_thread:
             log.warning("handler %s runs on in its thread; its claim expires", self._handler.name)
+        elif await self._give_back():
+            self._signal(SignalName.RELEASED)
             return
+        if self._lost:
+            self._report(Stale())
+
+    async def _give_back(self) -> bool:
+        held = {self._item.seq: self._item.attempt}
+        needs = Needs(seqs=(self._item.seq,))
         with clean_up():
-            held = {self._item.seq: self._item.attempt}
-            needs = Needs(seqs=(self._item.seq,))
             try:
-                await self._runtime.transact(self._key, needs, partial(decide_release, held=held))
+                answer: Released = await self._runtime.transact(self._key, needs, partial(decide_release, held=held))
             except (StoreUnavailable, StoreBroken) as error:
                 log.warning("a claim of session %s was not given back, so it expires: %s", self._key, error)
             else:
-                self._signal(SignalName.RELEASED)
+                self._lost = not answer.seqs
+                return not self._lost
+        return False
 
     def _report(self, answer: _Answer, name: SignalName = SignalName.RETRYING) -> None:
         match answer:

@@ -622,6 +622,28 @@ async def test_b3_a_clock_that_is_set_forward_does_not_make_one_failed_renewal_l
 
 
 @within(5)
+async def test_b3_a_claim_that_only_seemed_lost_is_given_back() -> None:
+    """Its renewals were written and their answers lost: who stops there has the next attempt begin, not wait."""
+
+    class Unheard(MemoryStore):
+        def transact_blocking(self, key: SessionKey, needs: Needs, decide: Decide[Answer]) -> Answer:
+            answer = super().transact_blocking(key, needs, decide)
+            if threading.current_thread().name == "a2-renewal":
+                raise StoreUnavailable("the answer is lost")
+            return answer
+
+    async def handle(_: Event[str], ctx: Context) -> None:
+        if ctx.attempt == 1:
+            await anyio.sleep_forever()
+
+    signals: list[SignalName] = []
+    timings = DrainTimings(ttl_ms=500, heartbeat_ms=50, grace_ms=0)
+    shop = Shop(handle, store=Unheard(), timings=timings, telemetry=lambda signal: signals.append(signal.name))
+    await shop.append("a1")
+    assert [SignalName.RELEASED, SignalName.SETTLED] == signals
+
+
+@within(5)
 async def test_b3_the_log_tells_of_renewals_that_failed(caplog: pytest.LogCaptureFixture) -> None:
     """An operator reads which session was not renewed and why, once for each beat that failed."""
 

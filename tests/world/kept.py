@@ -10,5 +10,6 @@ KEPT: dict[int, str] = {
     556053839: "what a drain raised beside a crash was taken for the end of its process: a fault of the simulation",
     692874223: "a second delivery was blamed for what the provider lost after the first: a fault of the simulation",
     18113305: "a function claimed for no time at all, as its deadline had passed on the way to the store",
+    99494361: "a claim that only seemed lost, as its renewal's answer was, was not given back",
     311224301: "a simulated process that was told to stop as it started was asked for more: a fault of the simulation",
 }
