@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from contextvars import ContextVar, copy_context
 from datetime import datetime
 from functools import partial
@@ -135,17 +135,20 @@ class Process:
         context.run(self._requests.start_soon, self._in_time, function)
 
     async def _in_time(self, function: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        """Do it within the time that the platform gives to one request."""
-        limit_ms = self.world.scenario.limit_ms
-        if limit_ms is None:
+        """Do it within the time that the platform gives to one request, and while who asked waits for it."""
+        scenario, loop = self.world.scenario, self.world.loop
+
+        def hang_up() -> None:
+            self.world.note("somebody", "hangs up on", self)
+            scope.cancel()
+
+        with anyio.CancelScope() as scope, ExitStack() as ends:
+            if scenario.limit_ms is not None:
+                ends_ms.set(self.now_ms() + scenario.limit_ms)
+                ends.callback(loop.call_later(scenario.limit_ms / 1_000, self.die).cancel)
+            if scenario.hangs_up and not self.world.calm and self.world.chance.random() < 0.5:
+                ends.callback(loop.call_later(self.world.chance.choice([0, 0.2, 2, 20]), hang_up).cancel)
             await function()
-            return
-        ends_ms.set(self.now_ms() + limit_ms)
-        killing = self.world.loop.call_later(limit_ms / 1_000, self.die)
-        try:
-            await function()
-        finally:
-            killing.cancel()
 
     def deadline(self) -> datetime | None:
         """When the platform ends this process, because of the request that asks."""

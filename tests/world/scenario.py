@@ -12,11 +12,14 @@ INLINE = 0.4
 """How many of the worlds behind a provider are serverless."""
 WEB = 0.25
 """How many of the others have processes of role "web"."""
+HANGS_UP = 0.2
+"""In how many worlds requests are ended before their answer."""
 
 LESS: tuple[dict[str, Any], ...] = (
     {"cron": False},
     {"lively": False},
     {"web": False},
+    {"hangs_up": False},
     {"limit_ms": None},
     {"limit_ms": None, "inline": False},
 )
@@ -69,6 +72,8 @@ class Scenario:
     """How long a request of a serverless process may take before the platform kills it."""
     web: bool
     """Whether some processes only write down what the others, the workers, handle."""
+    hangs_up: bool
+    """Whether some who ask do not wait for the answer, so that the server ends their requests."""
     processes: int
     sessions: int
     steps: int
@@ -93,6 +98,7 @@ class Scenario:
             inline=inline,
             web=not inline and host.random() < WEB,
             limit_ms=host.choice([None, 45_000, 300_000]) if inline else None,
+            hangs_up=host.random() < HANGS_UP,
             processes=chance.choice([2, 2, 3, 4]),
             sessions=chance.choice([1, 1, 2, 3]),
             steps=chance.choice([4, 8, 12, 16]),
@@ -124,7 +130,7 @@ class Scenario:
         carrier = "a provider" if self.provider else "the embedded scheduler"
         host = f"serverless (limit {self.limit_ms} ms) " * self.inline
         host += "web and worker " * self.web
-        faults = ", ".join(fault.name for fault in self.faults) or "none"
+        faults = ", ".join([*(fault.name for fault in self.faults), *["HANG_UP"] * self.hangs_up]) or "none"
         traffic = ", ".join(kind.name for kind in self.traffic)
         return (
             f"{self.processes} {host}processes behind {carrier}, {self.sessions} sessions, {self.steps} steps in "

@@ -93,7 +93,8 @@ class World:
 
     def is_gentle(self) -> bool:
         """Whether nothing in this world loses a wake-up, or keeps it from being heeded in time."""
-        return self._faults <= HARMLESS and not any(process.dead for process in self.processes)
+        harmless = self._faults <= HARMLESS and not self.scenario.hangs_up
+        return harmless and not any(process.dead for process in self.processes)
 
     def store_is_away(self) -> bool:
         """Whether the store answers nobody."""
