@@ -1,6 +1,7 @@
 """The embedded scheduler: the store's own wake-ups, looked after by whatever process runs."""
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -103,7 +104,7 @@ class WakeLoop:
     def stop(self) -> None:
         """Take nothing more; what was taken is delivered to its end."""
         self._stopped = True
-        self.wake_in(-self._late_ms)
+        self._look_now()
 
     def wake_in(self, duration_ms: int) -> None:
         """A wake-up was written that is due so much later: by the time it counts, look again."""
@@ -111,6 +112,11 @@ class WakeLoop:
         if look_by_s < self._look_by_s:
             self._look_by_s = look_by_s
             self._bell.set()
+
+    def _look_now(self) -> None:
+        """Look again at once. It may be called by the loop itself, where no task asks what time it is."""
+        self._look_by_s = -math.inf
+        self._bell.set()
 
     def reserve(self, contract: str) -> "Place | None":
         """A place for a session that is about to be due; None where there is no room, and it has to wait its turn.
@@ -143,7 +149,7 @@ class WakeLoop:
 
         def look(contract: str | None) -> None:
             if contract is None or any(contract in share.contracts for share in self._shares()):
-                self.wake_in(0)
+                self._look_now()
 
         def hear(key: SessionKey | None, is_due: bool) -> None:  # noqa: FBT001 - the form of an ear
             if is_due:
@@ -227,7 +233,7 @@ class WakeLoop:
         self._taken[share] -= 1
         if self._full:  # there may be more of what was left for want of room
             self._full.clear()
-            self.wake_in(-self._late_ms)
+            self._look_now()
 
 
 @dataclass(frozen=True, slots=True)
