@@ -34,7 +34,6 @@ from a2core import (
     Failure,
     Needs,
     Plan,
-    Released,
     Retrying,
     Settled,
     Stale,
@@ -42,7 +41,6 @@ from a2core import (
     decide_fail,
     decide_give_up,
     decide_note,
-    decide_release,
     decide_settle,
     decide_snooze,
     produced_event_id,
@@ -314,26 +312,20 @@ class Attempt:
 
         A thread cannot be stopped: while it runs its claim runs out, and fences it off.
         """
+        given_back = False
         if self._in_thread:
             log.warning("handler %s runs on in its thread; its claim expires", self._handler.name)
-        elif await self._give_back():
+        else:
+            with clean_up():
+                try:
+                    given_back = bool(await self._runtime.give_back(self._key, {self.seq: self._item.attempt}))
+                    self._lost = not given_back
+                except (StoreUnavailable, StoreBroken) as error:
+                    log.warning("a claim of session %s was not given back, so it expires: %s", self._key, error)
+        if given_back:
             self._signal(SignalName.RELEASED)
-            return
-        if self._lost:
+        elif self._lost:
             self._report(Stale())
-
-    async def _give_back(self) -> bool:
-        held = {self._item.seq: self._item.attempt}
-        needs = Needs(seqs=(self._item.seq,))
-        with clean_up():
-            try:
-                answer: Released = await self._runtime.transact(self._key, needs, partial(decide_release, held=held))
-            except (StoreUnavailable, StoreBroken) as error:
-                log.warning("a claim of session %s was not given back, so it expires: %s", self._key, error)
-            else:
-                self._lost = not answer.seqs
-                return not self._lost
-        return False
 
     def _report(self, answer: _Answer, name: SignalName = SignalName.RETRYING) -> None:
         match answer:

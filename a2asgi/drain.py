@@ -22,7 +22,7 @@ from a2asgi.ports import Answer, Decide, SessionKey
 from a2asgi.runtime import Runtime
 from a2asgi.telemetry import SignalName
 from a2asgi.threads import raising, returning
-from a2core import Claimed, Needs, WentOn, decide_go_on, decide_release
+from a2core import Claimed, Needs, WentOn, decide_go_on
 
 log: logging.Logger = logging.getLogger("a2asgi.drain")
 
@@ -333,8 +333,7 @@ class Drain:
     async def _give_back(self, claimed: Claimed) -> None:
         """The shutdown came between the claim and its handlers: they do not start."""
         held = {item.seq: item.attempt for item in claimed.items}
-        release = partial(decide_release, held=held)
-        await self._shield.run(partial(self._runtime.transact, self.key, Needs(seqs=tuple(held)), release))
+        await self._shield.run(partial(self._runtime.give_back, self.key, held))
 
     def _may_claim(self) -> bool:
         """Whether a claim made now could come to an end: not at a shutdown, nor once the platform's time is up."""

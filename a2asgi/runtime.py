@@ -4,7 +4,7 @@ import logging
 import os
 import socket
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -35,6 +35,7 @@ from a2core import (
     InvalidName,
     Needs,
     Plan,
+    Released,
     ScheduleAnswer,
     Scheduled,
     Snapshot,
@@ -45,6 +46,7 @@ from a2core import (
     check_name,
     decide_cancel,
     decide_hand_over,
+    decide_release,
     decide_schedule,
     slot_ms,
     timer_event_id,
@@ -140,6 +142,11 @@ class Runtime:
             await self.transact(key, Needs(), decide_hand_over)
         except (StoreUnavailable, StoreBroken) as error:
             log.warning("session %s was not handed over, so its wake-up waits for its claims: %s", key, error)
+
+    async def give_back(self, key: SessionKey, held: Mapping[int, int]) -> frozenset[int]:
+        """Give claims back, each a seq with its attempt; the seqs of those that were ours. Raises as `transact`."""
+        released: Released = await self.transact(key, Needs(seqs=tuple(held)), partial(decide_release, held=held))
+        return released.seqs
 
     def signal(self, name: SignalName, key: SessionKey, *, event: tuple[str, str] = ("", ""), detail: str = "") -> None:
         """Report a moment; `event` is the id and type of the event that it is about."""

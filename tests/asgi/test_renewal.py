@@ -36,6 +36,11 @@ QUICK = DrainTimings(ttl_ms=60_000, heartbeat_ms=20, grace_ms=0)
 """Real heartbeats that come at once, and claims that no slow machine loses."""
 
 
+def renews() -> bool:
+    """Whether this is the thread of a renewer."""
+    return threading.current_thread().name == "a2-renewal"
+
+
 # ── claims that are renewed ──────────────────────────────────────────────────────────────
 
 
@@ -513,7 +518,7 @@ class RenewalsCounted(ScriptedStore):
     def transact_blocking(self, key: SessionKey, needs: Needs, decide: Decide[Answer]) -> Answer:
         """As Store.transact_blocking."""
         answer = super().transact_blocking(key, needs, decide)
-        if threading.current_thread().name == "a2-renewal":
+        if renews():
             self.renewed.release()
             self.go_on.wait(5)
         return answer
@@ -603,7 +608,7 @@ async def test_b3_a_clock_that_is_set_forward_does_not_make_one_failed_renewal_l
         failed = threading.Semaphore(0)
 
         def transact_blocking(self, key: SessionKey, needs: Needs, decide: Decide[Answer]) -> Answer:
-            if threading.current_thread().name == "a2-renewal":
+            if renews():
                 self.failed.release()
                 raise StoreUnavailable("away")
             return super().transact_blocking(key, needs, decide)
@@ -628,7 +633,7 @@ async def test_b3_a_claim_that_only_seemed_lost_is_given_back() -> None:
     class Unheard(MemoryStore):
         def transact_blocking(self, key: SessionKey, needs: Needs, decide: Decide[Answer]) -> Answer:
             answer = super().transact_blocking(key, needs, decide)
-            if threading.current_thread().name == "a2-renewal":
+            if renews():
                 raise StoreUnavailable("the answer is lost")
             return answer
 

@@ -1,13 +1,13 @@
 """The provider of a world: it takes messages, and delivers each at least once, whatever else it does."""
 
-import json
 from collections.abc import MutableMapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from a2asgi.ports import SessionKey
-from a2core import AppendTask, DrainTask, Task, parse_message
+from a2core import AppendTask, DrainTask, Task, encode_message, parse_message
+from a2core import Message as Carried
 from tests.world.laws import Law
 from tests.world.process import Process
 from tests.world.scenario import Fault
@@ -79,14 +79,8 @@ class Provider:
 
     def visit(self) -> None:
         """Take a wake-up of a session in which nothing is to be done."""
-        task = {
-            "version": 1,
-            "kind": "drain",
-            "contract": "orders",
-            "sessionId": "visitor",
-            "dueAt": self.world.now_ms(),
-        }
-        self.take(json.dumps(task), f"visit {task['dueAt']}", 0)
+        task = DrainTask("orders", "visitor", self.world.now_ms())
+        self.take(encode_message(Carried(task)), f"visit {task.due_at_ms}", 0)
 
     def _later(self, message: Message, in_ms: int) -> None:
         self.waiting[message] = None
