@@ -99,7 +99,7 @@ class Runtime:
 
     async def transact(self, key: SessionKey, needs: Needs, decide: Decide[Answer]) -> Answer:
         """The store's transaction; whoever sleeps until the next wake-up hears of an earlier one."""
-        wakes: list[int] = []  # how far away, since the store's clock need not be ours
+        wakes: list[int] = []
         appends = False
 
         def deciding(snapshot: Snapshot, now_ms: int) -> Plan[Answer]:
@@ -107,15 +107,15 @@ class Runtime:
             self.ahead_ms = now_ms - self.clock.now_ms()
             plan = decide(snapshot, now_ms)
             at_ms = None if plan.wake is None else plan.wake.at_ms
-            wakes[:] = [] if at_ms is None else [at_ms - now_ms]
+            wakes[:] = [] if at_ms is None else [at_ms]
             appends = bool(plan.entries)
             return plan
 
         answer = await self.store.transact(key, needs, deciding)
         if appends:
             self.news.tell(key)
-        for in_ms in wakes:
-            self.on_wake(in_ms)
+        for at_ms in wakes:  # how far away it is by now: writing took its time
+            self.on_wake(at_ms - self.store_now_ms())
         return answer
 
     def store_now_ms(self) -> int:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -344,6 +345,23 @@ async def test_a_wake_up_written_during_a_look_is_not_slept_over(*, late: bool) 
         gate.open()
         await handled.until(2 if late else 1)
     assert "s a1" == handled.seen[-1]
+
+
+@within(5)
+async def test_a_wake_up_does_not_wait_for_as_long_again_as_it_took_to_write() -> None:
+    """What is due 0.6 s after it was decided rings then, though the answer of the store came 0.5 s later."""
+    handled = Tally()
+    store = ScriptedStore()
+    shop = Shop(recording(handled), store=store, scheduler=NEVER)
+    async with shop.a2, anyio.create_task_group() as tasks:
+        gate = store.stop_after("schedule")
+        started = anyio.current_time()
+        tasks.start_soon(partial(shop.session().schedule, "t", shop.order("a1"), delay="600ms"))
+        await gate.reached.wait()
+        await anyio.sleep(0.5)
+        gate.open()
+        await handled.until(1)
+        assert 0.59 < anyio.current_time() - started < 0.9
 
 
 class Skewed(SystemClock):
