@@ -29,8 +29,8 @@ class Dialect(NamedTuple):
 
     `name` is the type of text that is compared and sorted by its code points, `serial` of a number that is given to a
     row. `any_of` takes one parameter, a list as `list_param` writes it. Where several write at once, `hold` keeps a
-    row from others until the end, `hold_free` takes only rows that nobody holds, and `expirable` is the log with
-    whatever a purge must hold beside it. `tell` sends its one parameter to whoever listens, once it is committed.
+    row from others until the end, and `expirable` is the log with whatever a purge must hold beside it. `tell` sends
+    its one parameter to whoever listens, once it is committed.
     """
 
     integer: str
@@ -40,7 +40,6 @@ class Dialect(NamedTuple):
     list_param: Callable[[Collection[Any]], Any]
     table_exists: str
     hold: str
-    hold_free: str
     expirable: str
     tell: str = ""
 

@@ -30,13 +30,28 @@ DIALECT = Dialect(
     list_param=list,
     table_exists="SELECT 1 WHERE to_regclass(?) IS NOT NULL",
     hold=" FOR UPDATE",
-    hold_free=" FOR UPDATE SKIP LOCKED",
     expirable="a2_sessions s JOIN a2_log l ON l.session = s.id",  # held in this order, which is a transaction's
     tell=f"SELECT pg_notify('{CHANNEL}', ?)",
 )
 CLOCK: "Query" = ("SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint", ())
+RECEIVED = "floor(extract(epoch FROM statement_timestamp()) * 1000)::bigint"
+"""When the server was asked. Unlike the clock it stands still within a statement, so that an index can be searched."""
+
+BEGIN: "Query" = ("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE", ())
 COMMIT: "Query" = ("COMMIT", ())
 ROLLBACK: "Query" = ("ROLLBACK", ())
+CLAIM_WAKES = f"""
+WITH due AS MATERIALIZED (
+  SELECT found.* FROM unnest(%s::text[]) AS ours (contract) CROSS JOIN LATERAL (
+    SELECT s.id, s.wake_at_ms FROM a2_sessions s
+    WHERE s.contract = ours.contract AND s.wake_at_ms IS NOT NULL AND s.wake_at_ms <= {RECEIVED} + %s
+    ORDER BY s.wake_at_ms LIMIT %s FOR UPDATE SKIP LOCKED
+  ) AS found ORDER BY found.wake_at_ms, found.id LIMIT %s
+)
+UPDATE a2_sessions s SET wake_at_ms = {RECEIVED} + %s FROM due WHERE s.id = due.id
+RETURNING due.wake_at_ms, s.id, s.contract, s.session_id"""
+"""For each contract the earliest that are due, of sessions that nobody holds; of all those the earliest are put off."""
+
 BUSY_MS = 10
 """When to look again for wake-ups that are due, of sessions that somebody else holds at the moment."""
 
@@ -176,18 +191,9 @@ class PostgresStore:
         return await self._read(sql.read, key, after_seq, limit)
 
     async def claim_wakes(self, contracts: Collection[str], *, limit: int, lease_ms: int, late_ms: int = 0) -> Wakes:
-        """As Store.claim_wakes. While nothing is due it only reads; sessions in a transaction are left for later."""
+        """As Store.claim_wakes, in one round trip. While nothing is due it writes nothing, and waits for no disk."""
         server = await self._ready()
-        at_ms, seen_ms = await server.run(lambda: self._look(contracts, late_ms))
-        if at_ms is None or at_ms > seen_ms:
-            return sql.wakes((), at_ms, seen_ms)
-
-        def claim(now: Now) -> Steps[Wakes]:
-            steps = sql.claim_wakes(DIALECT, contracts, seen_ms, limit=limit, lease_ms=lease_ms, late_ms=late_ms)
-            keys, next_ms = yield from steps
-            return sql.wakes(keys, next_ms, now())
-
-        wakes = await server.run(lambda: self._talk(claim, self._opening(None)))
+        wakes = await server.run(lambda: self._claim(list(contracts), limit, lease_ms, late_ms))
         if wakes.due or wakes.next_in_ms is None:
             return wakes
         return Wakes((), max(wakes.next_in_ms, BUSY_MS))
@@ -211,9 +217,9 @@ class PostgresStore:
         """As Store.sessions."""
         return await self._read(sql.sessions, contract, after, limit)
 
-    def _now_ms(self, server_ms: int) -> int:
-        """The store's time, when it is this by the server's clock."""
-        return server_ms + self.offset_ms
+    def _moved_ms(self) -> int:
+        """How far the server's clock is moved."""
+        return self.offset_ms
 
     def _new_server(self) -> "Server":
         try:
@@ -247,10 +253,13 @@ class PostgresStore:
         server = await self._ready()
         return await server.run(lambda: _reading(operation(*args)))
 
-    def _look(self, contracts: Collection[str], late_ms: int) -> "Talk[tuple[int | None, int]]":
-        """When the earliest wake-up is due, and the time."""
-        [[server_ms]], *found = yield [CLOCK, *_queries(sql.looks(contracts))]
-        return sql.earliest(found, late_ms), self._now_ms(server_ms)
+    def _claim(self, contracts: list[str], limit: int, lease_ms: int, late_ms: int) -> "Talk[Wakes]":
+        moved_ms = self._moved_ms()
+        claim = (contracts, moved_ms - late_ms, limit, limit, moved_ms + lease_ms)
+        looks = _queries(sql.looks(contracts))
+        taken, [[server_ms]], *found = yield [BEGIN, (CLAIM_WAKES, claim), (f"SELECT {RECEIVED}", ()), *looks, COMMIT]
+        keys = [SessionKey(contract, session_id) for _, _, contract, session_id in sorted(map(tuple, taken))]
+        return sql.wakes(tuple(keys), sql.earliest(found, late_ms), server_ms + moved_ms)
 
     def _migration(self) -> "Talk[str]":
         return self._talk(lambda _: migrate(DIALECT), self._opening(MIGRATION))
@@ -281,7 +290,7 @@ class PostgresStore:
         now_ms = 0
         pending = list(opening)
         if time_first:
-            now_ms = self._now_ms((yield pending)[-1][0][0])
+            now_ms = (yield pending)[-1][0][0] + self._moved_ms()
             pending = []
         steps = listed(operation(lambda: now_ms))
         try:
@@ -296,7 +305,7 @@ class PostgresStore:
                 found = yield pending
                 rows = found[-len(statements) :]
                 if first:
-                    now_ms = self._now_ms(found[-len(statements) - 1][0][0])
+                    now_ms = found[-len(statements) - 1][0][0] + self._moved_ms()
                     first = False
                 if check is not None:
                     check(found)
@@ -312,7 +321,7 @@ class PostgresStore:
     def _opening(self, lock: int | None) -> "list[Query]":
         """How a transaction begins. Its limits are its own: if this process falls silent, the server ends it."""
         return [
-            ("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE", ()),
+            BEGIN,
             (f"SET LOCAL lock_timeout = {self._timeout_ms}", ()),
             (f"SET LOCAL idle_in_transaction_session_timeout = {self._timeout_ms}", ()),
             *([] if lock is None else [_locking(lock)]),

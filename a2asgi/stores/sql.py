@@ -124,7 +124,7 @@ def claim_wakes(
     """Take the sessions that are due at `now_ms` and put each off by the lease; and when the next one is due then."""
     text = (
         "SELECT wake_at_ms, id, contract, session_id FROM a2_sessions"
-        f" WHERE contract = ? AND wake_at_ms <= ? ORDER BY wake_at_ms LIMIT ?{dialect.hold_free}"
+        " WHERE contract = ? AND wake_at_ms <= ? ORDER BY wake_at_ms LIMIT ?"
     )
     found = yield [Statement(text, (contract, now_ms - late_ms, limit)) for contract in contracts]
     taken = sorted([tuple(row) for rows in found for row in rows])[:limit]

@@ -29,7 +29,6 @@ DIALECT = Dialect(
     list_param=json_list,
     table_exists="SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?",
     hold="",
-    hold_free="",
     expirable="a2_log l",
 )
 T = TypeVar("T")

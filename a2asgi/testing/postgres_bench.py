@@ -16,8 +16,8 @@ class MovedPostgresStore(PostgresStore):
         super().__init__(url)
         self._moved = clock
 
-    def _now_ms(self, server_ms: int) -> int:
-        return super()._now_ms(server_ms) + self._moved.moved_ms
+    def _moved_ms(self) -> int:
+        return super()._moved_ms() + self._moved.moved_ms
 
 
 class PostgresBench(AbstractContextManager["PostgresBench"]):

@@ -16,7 +16,7 @@ from a2asgi import ConfigurationError, PostgresStore, StoreBroken, StoreUnavaila
 from a2asgi.ports import Decide, SessionKey, Store
 from a2asgi.stores import sql
 from a2asgi.stores.dialect import listed
-from a2asgi.stores.postgres import DIALECT
+from a2asgi.stores.postgres import CLAIM_WAKES, DIALECT
 from a2asgi.testing import check_store
 from a2asgi.testing.conformance import CHECKS, DURABLE_CHECKS, main, run_check
 from a2asgi.testing.postgres_bench import PostgresBench
@@ -86,6 +86,36 @@ async def test_what_a_decision_needs_is_found_without_a_look_at_a_long_session(u
             [[[found]]] = console.execute(explain, statement.params).fetchall()
             assert rows_read(found["Plan"]) <= 10, statement.sql
     assert 4 == len(statements)
+
+
+async def test_wake_ups_are_found_without_a_look_at_those_that_wait(url: str) -> None:
+    """Of 20,000 that are due and as many that are not: what reads them reads the first of each contract."""
+    async with Opened(PostgresStore(url)):
+        pass
+    with operator(url) as console:
+        console.execute(
+            "INSERT INTO a2_sessions (contract, session_id, last_seq, wake_at_ms)"
+            " SELECT 'c' || n %% 2, n, 0, CASE WHEN n > 20000 THEN 4000000000000 ELSE 0 END + n"
+            " FROM generate_series(1, %s) n",
+            (40_000,),
+        )
+        for command in ("SELECT 1", "ANALYZE a2_sessions"):
+            console.execute(command.encode())
+            explain = f"EXPLAIN (ANALYZE, FORMAT JSON) {CLAIM_WAKES}"
+            [[[found]]] = console.execute(explain, (["c0", "c1", "none"], 0, 5, 5, 0)).fetchall()
+            assert rows_read(found["Plan"]) <= 100
+
+
+async def test_a_look_for_wake_ups_writes_nothing_where_nothing_is_due(url: str) -> None:
+    """It takes no transaction id, so the server has nothing to write down and to wait for."""
+    async with Opened(PostgresStore(url)) as store:
+        await store.transact(KEY, Needs(), lambda _, now_ms: Plan(None, wake=WakeAt(now_ms + 60_000)))
+        with operator(url) as console:
+            ids = []
+            for _ in range(2):
+                assert () == (await store.claim_wakes([KEY.contract], limit=5, lease_ms=1)).due
+                ids += console.execute("SELECT pg_snapshot_xmax(pg_current_snapshot())::text").fetchall()
+        assert ids[0] == ids[1]
 
 
 def deciding(_snapshot: Snapshot, _now_ms: int) -> Plan[None]:
