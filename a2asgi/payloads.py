@@ -7,6 +7,7 @@ msgspec structs and plain containers go through msgspec.
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import NoneType
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
@@ -16,6 +17,8 @@ from a2core import InvalidPayload, encode_json, path_step
 
 P = TypeVar("P")
 P_co = TypeVar("P_co", covariant=True)
+
+_SCALARS = frozenset({str, int, float, bool, NoneType})
 
 
 class PayloadType(Protocol[P_co]):
@@ -121,6 +124,9 @@ def _check_same(given: object, back: object) -> None:
 
 def _difference(given: object, back: object) -> str | None:
     """The path to the first value that is not the same, None if there is none."""
+    kind = type(back)
+    if kind in _SCALARS and type(given) is kind:  # most values
+        return None if given == back else ""
     fields = _fields(back)
     parts: list[tuple[str | int, object, object]]
     if fields and isinstance(given, dict):
@@ -148,6 +154,8 @@ def _typed(key: object) -> tuple[type, object]:
 def _fields(value: object) -> dict[str, str]:
     """The fields of a struct, dataclass or model, and the key under which a dict would hold each."""
     cls = type(value)
+    if cls is dict or cls is list:
+        return {}
     if isinstance(value, msgspec.Struct):
         return dict(zip(value.__struct_fields__, value.__struct_encode_fields__, strict=True))
     names = [*getattr(cls, "__dataclass_fields__", ()), *getattr(cls, "__pydantic_fields__", ())]
