@@ -43,6 +43,12 @@ class Dialect(NamedTuple):
     expirable: str
     tell: str = ""
 
+    def among(self, values: Collection[Any]) -> tuple[str, Any]:
+        """The condition of being one of these, and its parameter; a single one needs no list, which costs more."""
+        if len(values) == 1:
+            return "= ?", next(iter(values))
+        return self.any_of, self.list_param(values)
+
 
 def listed(steps: Steps[Result]) -> Generator[list[Statement], Sequence[Rows], Result]:
     """The same steps for who executes them, each as a list of statements."""

@@ -129,8 +129,8 @@ def claim_wakes(
     found = yield [Statement(text, (contract, now_ms - late_ms, limit)) for contract in contracts]
     taken = sorted([tuple(row) for rows in found for row in rows])[:limit]
     if taken:
-        ids = dialect.list_param([id_ for _, id_, _, _ in taken])
-        yield Statement(f"UPDATE a2_sessions SET wake_at_ms = ? WHERE id {dialect.any_of}", (now_ms + lease_ms, ids))
+        among, ids = dialect.among([id_ for _, id_, _, _ in taken])
+        yield Statement(f"UPDATE a2_sessions SET wake_at_ms = ? WHERE id {among}", (now_ms + lease_ms, ids))
     at_ms = yield from next_wake(contracts, late_ms)
     return tuple([SessionKey(contract, session_id) for _, _, contract, session_id in taken]), at_ms
 
@@ -144,12 +144,13 @@ def purge(dialect: Dialect, limit: int, now_ms: int) -> Steps[int]:
     )
     if rows:
         yield Statement("DELETE FROM a2_log WHERE session = ? AND seq = ?", rows, many=True)
+        among, ids = dialect.among({session for session, _ in rows})
         yield Statement(
-            f"DELETE FROM a2_sessions WHERE id {dialect.any_of}"
+            f"DELETE FROM a2_sessions WHERE id {among}"
             " AND NOT EXISTS (SELECT 1 FROM a2_log l WHERE l.session = a2_sessions.id)"
             " AND NOT EXISTS (SELECT 1 FROM a2_work w WHERE w.session = a2_sessions.id)"
             " AND NOT EXISTS (SELECT 1 FROM a2_timers t WHERE t.session = a2_sessions.id)",
-            (dialect.list_param({session for session, _ in rows}),),
+            (ids,),
         )
     return len(rows)
 
@@ -193,9 +194,8 @@ def _load(dialect: Dialect, session: int, last_seq: int, needs: Needs, now_ms: i
     items = {item.seq: item for item in heads}
     wanted = {*needs.seqs, *(entry.seq for entry in entries)}
     if missing := sorted(wanted - items.keys()):
-        rows = yield Statement(
-            f"{_WORK_OF} WHERE w.session = ? AND w.seq {dialect.any_of}", (session, dialect.list_param(missing))
-        )
+        among, seqs = dialect.among(missing)
+        rows = yield Statement(f"{_WORK_OF} WHERE w.session = ? AND w.seq {among}", (session, seqs))
         items |= {item.seq: item for item in map(_item, rows)}
     return Snapshot(
         last_seq=last_seq,
@@ -222,16 +222,14 @@ def _loads(dialect: Dialect, session: int, needs: Needs) -> dict[str, Statement]
     if needs.ids:
         loads["entries"] = _by_id(dialect, session, needs.ids)
     if needs.timers:
-        loads["timers"] = Statement(
-            f"SELECT {_TIMER} FROM a2_timers WHERE session = ? AND id {dialect.any_of}",
-            (session, dialect.list_param(needs.timers)),
-        )
+        among, ids = dialect.among(needs.timers)
+        loads["timers"] = Statement(f"SELECT {_TIMER} FROM a2_timers WHERE session = ? AND id {among}", (session, ids))
     if needs.keys:
-        keys = dialect.list_param(needs.keys)
+        among, keys = dialect.among(needs.keys)
         loads["keyed"] = Statement(
             "SELECT w.key, l.id FROM a2_work w JOIN a2_log l ON l.session = w.session AND l.seq = w.seq"
-            f" WHERE w.session = ? AND w.key {dialect.any_of} AND w.dead_at_ms IS NULL"
-            f" UNION ALL SELECT key, id FROM a2_timers WHERE session = ? AND key {dialect.any_of}",
+            f" WHERE w.session = ? AND w.key {among} AND w.dead_at_ms IS NULL"
+            f" UNION ALL SELECT key, id FROM a2_timers WHERE session = ? AND key {among}",
             (session, keys, session, keys),
         )
     if needs.behind is not None:
@@ -246,10 +244,8 @@ def _loads(dialect: Dialect, session: int, needs: Needs) -> dict[str, Statement]
 
 def _by_id(dialect: Dialect, session: int, ids: Sequence[str]) -> Statement:
     """The events of these ids."""
-    return Statement(
-        f"SELECT {_LOG} FROM a2_log l WHERE l.session = ? AND l.id {dialect.any_of}",
-        (session, dialect.list_param(ids)),
-    )
+    among, wanted = dialect.among(ids)
+    return Statement(f"SELECT {_LOG} FROM a2_log l WHERE l.session = ? AND l.id {among}", (session, wanted))
 
 
 def _write(session: int, needs: Needs, snapshot: Snapshot, plan: Plan[object]) -> Steps[None]:
