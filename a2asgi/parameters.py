@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import field, fields, make_dataclass
+from dataclasses import field, make_dataclass
 from functools import partial
 from typing import Any, get_type_hints
 
@@ -42,15 +42,12 @@ class Parameters:
         for parameter in parameters:
             if parameter.name in reserved:
                 raise WiringError(f"{shown(function)}: parameter {parameter.name!r} is an option of enqueue; rename it")
+        self.names: list[str] = [one.name for one in parameters]
+        """In order."""
         self.signature: inspect.Signature = signature.replace(parameters=parameters)
         self.payload: type = make_dataclass(
             getattr(function, "__name__", "Arguments"), [_field(one, hints.get(one.name, Any)) for one in parameters]
         )
-
-    @property
-    def names(self) -> list[str]:
-        """The names, in order."""
-        return list(self.signature.parameters)
 
     def pack(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """The arguments of one call, as the payload. Raises TypeError as the call itself would."""
@@ -63,7 +60,7 @@ class Parameters:
 
     def unpack(self, payload: Any) -> dict[str, Any]:
         """A payload's arguments, by name."""
-        return {one.name: getattr(payload, one.name) for one in fields(payload)}
+        return {name: getattr(payload, name) for name in self.names}
 
 
 def type_hints(function: Callable[..., Any]) -> dict[str, Any]:
