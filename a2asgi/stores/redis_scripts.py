@@ -268,6 +268,29 @@ return {{'ok', whole(now), found}}
 """Keys: mark, indexes by time. Arguments: mark, offset_ms, the last place. Answers the time, and of each index the
 earliest names with their times."""
 
+TAKE = Script(f"""
+{_MARKED}{_NOW}
+local most, late, leased, seen = tonumber(ARGV[3]), tonumber(ARGV[4]), now + ARGV[5], {{}}
+for i = 2, #KEYS do
+  local found = redis.call('ZRANGE', KEYS[i], 0, most, 'WITHSCORES')
+  for j = 1, #found, 2 do seen[#seen + 1] = {{tonumber(found[j + 1]), found[j], KEYS[i]}} end
+end
+table.sort(seen, function(a, b) return a[1] < b[1] or (a[1] == b[1] and a[2] < b[2]) end)
+local taken, next_at = {{}}, nil
+for _, wake in ipairs(seen) do
+  if #taken == most or wake[1] + late > now then
+    next_at = wake[1]
+    break
+  end
+  taken[#taken + 1] = wake[2]
+  redis.call('ZADD', wake[3], whole(leased), wake[2])
+end
+if #taken > 0 then next_at = math.min(next_at or leased, leased) end
+return {{'ok', whole(now), taken, next_at and whole(next_at) or ''}}
+""")
+"""Keys: mark, wakes by contract. Arguments: mark, offset_ms, how many at most, late_ms, lease_ms. Answers the time, the
+names that were taken, the earliest first, and when the next is due."""
+
 CLAIM = Script(f"""
 {_MARKED}{_NOW}
 local late, lease, answers = tonumber(ARGV[3]), tonumber(ARGV[4]), {{}}
