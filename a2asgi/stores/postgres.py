@@ -33,8 +33,9 @@ DIALECT = Dialect(
     expirable="a2_sessions s JOIN a2_log l ON l.session = s.id",  # held in this order, which is a transaction's
     tell=f"SELECT pg_notify('{CHANNEL}', ?)",
 )
-CLOCK: "Query" = ("SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint", ())
-RECEIVED = "floor(extract(epoch FROM statement_timestamp()) * 1000)::bigint"
+_IN_MS = "floor(extract(epoch FROM {}) * 1000)::bigint"
+CLOCK: "Query" = (f"SELECT {_IN_MS.format('clock_timestamp()')}", ())
+RECEIVED = _IN_MS.format("statement_timestamp()")
 """When the server was asked. Unlike the clock it stands still within a statement, so that an index can be searched."""
 
 BEGIN: "Query" = ("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE", ())
@@ -44,7 +45,7 @@ CLAIM_WAKES = f"""
 WITH due AS MATERIALIZED (
   SELECT found.* FROM unnest(%s::text[]) AS ours (contract) CROSS JOIN LATERAL (
     SELECT s.id, s.wake_at_ms FROM a2_sessions s
-    WHERE s.contract = ours.contract AND s.wake_at_ms IS NOT NULL AND s.wake_at_ms <= {RECEIVED} + %s
+    WHERE s.contract = ours.contract AND s.wake_at_ms <= {RECEIVED} + %s
     ORDER BY s.wake_at_ms LIMIT %s FOR UPDATE SKIP LOCKED
   ) AS found ORDER BY found.wake_at_ms, found.id LIMIT %s
 )
@@ -191,7 +192,10 @@ class PostgresStore:
         return await self._read(sql.read, key, after_seq, limit)
 
     async def claim_wakes(self, contracts: Collection[str], *, limit: int, lease_ms: int, late_ms: int = 0) -> Wakes:
-        """As Store.claim_wakes, in one round trip. While nothing is due it writes nothing, and waits for no disk."""
+        """As Store.claim_wakes, in one round trip; sessions in a transaction are left for later.
+
+        While nothing is due it writes nothing, and waits for no disk.
+        """
         server = await self._ready()
         wakes = await server.run(lambda: self._claim(list(contracts), limit, lease_ms, late_ms))
         if wakes.due or wakes.next_in_ms is None:

@@ -38,7 +38,10 @@ async def load(data: Data, key: SessionKey, needs: Needs) -> tuple[int, str, Sna
 
 
 async def claim_wakes(data: Data, contracts: Sequence[str], limit: int, lease_ms: int, late_ms: int) -> Wakes:
-    """Take what is due. Where others took first what was seen, look again, for as long as there is more."""
+    """Take what is due: by one script on one shard; of several, what is due first is known once all were looked at.
+
+    Where others took first what was seen there, look again, for as long as there is more.
+    """
     if len(data.shards) == 1:
         return await _take(data, contracts, limit, lease_ms, late_ms)
     due: list[SessionKey] = []
@@ -52,7 +55,7 @@ async def claim_wakes(data: Data, contracts: Sequence[str], limit: int, lease_ms
 
 
 async def _take(data: Data, contracts: Sequence[str], limit: int, lease_ms: int, late_ms: int) -> Wakes:
-    """Where all is in one place, one script can look and take. Run twice, it leaves the first run's to their lease."""
+    """Take what is due on the only shard. A script that runs twice leaves what the first run took to its lease."""
     keys = [data.layout.name(0, "wakes", records.escaped(contract)) for contract in contracts]
     now_ms, taken, at_ms = await data.ask(scripts.TAKE, 0, keys, [data.offset_ms, limit, late_ms, lease_ms])
     next_in_ms = int(at_ms) + late_ms - int(now_ms) if at_ms else None

@@ -121,7 +121,10 @@ def wakes(due: tuple[SessionKey, ...], at_ms: int | None, now_ms: int) -> Wakes:
 def claim_wakes(
     dialect: Dialect, contracts: Collection[str], now_ms: int, *, limit: int, lease_ms: int, late_ms: int
 ) -> Steps[tuple[tuple[SessionKey, ...], int | None]]:
-    """Take the sessions that are due at `now_ms` and put each off by the lease; and when the next one is due then."""
+    """Take the sessions that are due at `now_ms` and put each off by the lease; and when the next one is due then.
+
+    For who writes alone: an engine where others write meanwhile has a statement of its own, which leaves them theirs.
+    """
     text = (
         "SELECT wake_at_ms, id, contract, session_id FROM a2_sessions"
         " WHERE contract = ? AND wake_at_ms <= ? ORDER BY wake_at_ms LIMIT ?"
