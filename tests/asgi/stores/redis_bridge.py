@@ -40,6 +40,7 @@ class Bridge:
         app = Starlette(routes=[Route("/", self._command, methods=["POST"])])
         self._socket = socket.socket(proto=socket.IPPROTO_TCP)  # by which asyncio knows to send at once
         self._socket.bind(("127.0.0.1", 0))
+        self._socket.listen()  # from now on who connects waits for the server, and is not refused
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self._server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off"))
         self._thread = Thread(target=self._server.run, args=([self._socket],), daemon=True)
