@@ -35,6 +35,7 @@ from a2core import (
     parse_message,
 )
 from benchmarks.harness import (
+    NOT_INSTALLED,
     Effort,
     Goal,
     Row,
@@ -141,7 +142,7 @@ def refusing(effort: Effort) -> Iterator[Row]:
 
 def _faster(path: str, found: dict[str, list[float]], goal: Goal | None) -> Row:
     if "official" not in found:
-        return Row(path, OFFICIAL, None, goal)
+        return Row(path, OFFICIAL, None, goal, detail=NOT_INSTALLED)
     return Row(path, OFFICIAL, ratio(found["official"], found["ours"]), goal, detail=_pair(found, "official"))
 
 
@@ -204,7 +205,7 @@ def whole(effort: Effort) -> Iterator[Row]:
     assert {200} == set(statuses)
     path, against, goal = "a whole delivery in process", f"its signature check alone, {OFFICIAL}", at_most(1)
     if "official" not in found:
-        yield Row(path, against, None, goal)
+        yield Row(path, against, None, goal, detail=NOT_INSTALLED)
         return
     yield Row(path, against, ratio(found["ours"], found["official"]), goal, detail=_pair(found, "official"))
 

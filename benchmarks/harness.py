@@ -16,6 +16,8 @@ Sample: TypeAlias = Callable[[], float]
 """Measures once."""
 
 ROUNDS = 15
+NOT_INSTALLED = "not installed"
+"""Why there is no value where a peer would have to be there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ def at_least(limit: float) -> Goal:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table. `value` is in `unit`: "x" for a ratio; None where its peer is not there."""
+    """One line of the table. `value` is in `unit`: "x" for a ratio; None where none could be had, as `detail` says."""
 
     path: str
     against: str
@@ -84,7 +86,7 @@ class Row:
     def judged(self, *, smoke: bool) -> "Row":
         """With its verdict."""
         if self.value is None:
-            verdict = "peer not installed"
+            verdict = "not measured"
         elif smoke:
             verdict = "not judged"
         elif self.goal is None:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from statistics import median
 from typing import NamedTuple
 
-from benchmarks.harness import Effort, Goal, Row, at_least, interleave, main, ratio
+from benchmarks.harness import NOT_INSTALLED, Effort, Goal, Row, at_least, interleave, main, ratio
 from benchmarks.servers import NewPlace, places
 
 OURS = "a2"
@@ -38,44 +38,52 @@ CONTESTS = (
 
 
 def rate(new_place: NewPlace, name: str, jobs: int) -> float:
-    """Jobs per second, in a process of its own at an empty place."""
+    """Jobs per second, in a process of its own at an empty place. Raises RuntimeError with what that said."""
     module = f"benchmarks.peers.{name}_jobs"
-    ran = subprocess.run(
-        [sys.executable, "-m", module, new_place(), str(jobs)], capture_output=True, text=True, check=False, timeout=120
-    )
-    if ran.returncode:
-        raise RuntimeError(f"{module} failed:\n{ran.stderr}")
+    command = [sys.executable, "-m", module, new_place(), str(jobs)]
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    except subprocess.CalledProcessError as error:
+        raise RuntimeError(f"{module} failed:\n{error.stderr}") from error
+    except subprocess.TimeoutExpired as error:
+        raise RuntimeError(f"{module} did not end within {error.timeout:g} s") from error
     return float(ran.stdout)
 
 
+def hindrance(new_place: NewPlace, peer: str) -> str | None:
+    """Why a peer cannot be measured here, such as a server that is too old for it; None where it can."""
+    if find_spec(peer) is None:
+        return NOT_INSTALLED
+    try:
+        rate(new_place, peer, 3)
+    except RuntimeError as error:
+        said = [line.strip(" |+-") for line in str(error).splitlines()]
+        return [line for line in said if line][-1].replace("|", "/")[:80]
+    return None
+
+
 def contest(effort: Effort, one: Contest) -> Iterator[Row]:
-    """Ours beside each peer that is installed, in turn."""
+    """Ours beside each peer that runs here, in turn."""
     path = f"jobs end to end, {one.name}"
     place = places(one.kind)
-    there = [name for name in one.peers if find_spec(name) is not None]
     if place is None:
-        yield Row(path, f"no {one.kind} server here", None)
+        yield Row(path, ", ".join(one.peers), None, detail=f"no {one.kind} server here")
         return
     with place as new_place:
         jobs = effort.of(one.jobs, 3)
-        variants = {name: partial(rate, new_place, name, jobs) for name in (OURS, *there)}
-        found = interleave(variants, min(effort.rounds, 3))
+        hindrances = {peer: why for peer in one.peers if (why := hindrance(new_place, peer)) is not None}
+        there = [peer for peer in one.peers if peer not in hindrances]
+        found = interleave(
+            {name: partial(rate, new_place, name, jobs) for name in (OURS, *there)}, min(effort.rounds, 3)
+        )
     for against, goal in one.goals.items():
-        yield _row(path, against, goal, found, one.peers)
-
-
-def _row(path: str, against: str, goal: Goal, found: dict[str, list[float]], peers: tuple[str, ...]) -> Row:
-    if not against:
-        installed = [name for name in peers if name in found]
-        if not installed:
-            return Row(path, f"best of {', '.join(peers)}", None, goal)
-        best = max(installed, key=lambda name: median(found[name]))
-        rates = ", ".join(f"{name} {median(found[name]):,.0f}/s" for name in (OURS, *installed))
-        return Row(path, f"best of {', '.join(installed)}", ratio(found[OURS], found[best]), goal, detail=rates)
-    if against not in found:
-        return Row(path, against, None, goal)
-    rates = f"{median(found[OURS]):,.0f}/s / {median(found[against]):,.0f}/s"
-    return Row(path, against, ratio(found[OURS], found[against]), goal, detail=rates)
+        peers = [against] if against else one.peers
+        measured = [peer for peer in peers if peer in there]
+        rates = [f"{name} {median(found[name]):,.0f}/s" for name in (OURS, *measured)]
+        detail = ", ".join(rates + [f"{peer}: {hindrances[peer]}" for peer in peers if peer not in there])
+        best = max(measured, key=lambda name: median(found[name]), default=None)
+        value = None if best is None else ratio(found[OURS], found[best])
+        yield Row(path, against or f"best of {', '.join(measured or peers)}", value, goal, detail=detail)
 
 
 def rows(effort: Effort) -> Iterator[Row]:

@@ -16,6 +16,7 @@ from typing import Any
 from a2asgi import A2, A2Middleware, MemoryStore
 from benchmarks.delivery import provider
 from benchmarks.harness import (
+    NOT_INSTALLED,
     Effort,
     Row,
     at_least,
@@ -175,7 +176,7 @@ def through_uvicorn(effort: Effort) -> Iterator[Row]:
     """Over sockets, one worker, with uvloop and httptools where they are installed."""
     path, goal = "middleware pass-through, through uvicorn", at_least(0.98)
     if find_spec("uvicorn") is None:
-        yield Row(path, "the bare app", None, goal)
+        yield Row(path, "the bare app", None, goal, detail=f"uvicorn: {NOT_INSTALLED}")
         return
     requests = effort.of(12_000, CONNECTIONS)
     with ExitStack() as servers:

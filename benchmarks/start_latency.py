@@ -49,7 +49,7 @@ def rows(effort: Effort) -> Iterator[Row]:
         for later, way in ((False, "enqueued now"), (True, "due later")):
             path, against = f"start of a job, {way}, {name}", "the instant it is due"
             if place is None:
-                yield Row(path, f"no {kind} server here", None, at_most(5), "ms")
+                yield Row(path, against, None, at_most(5), "ms", detail=f"no {kind} server here")
                 continue
             with place as new_place:
                 found = asyncio.run(latencies(new_place(), effort.of(60), later=later))

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import jobs
 from benchmarks.__main__ import BENCHMARKS
+from benchmarks.__main__ import main as run_all
 from benchmarks.harness import Effort, Goal, Row, Spread, at_least, at_most, interleave, ratio, row_of, table
 from benchmarks.instructions import differences
 
@@ -28,11 +30,12 @@ def ran(*command: str) -> str:
 
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_a_benchmark_runs(name: str) -> None:
-    """Each row is measured, or says that its peer is not there."""
+    """Each row is measured, or says why it is not."""
     rows = [row_of(line) for line in ran(f"benchmarks.{name}", "--smoke", "--json").splitlines()]
     assert rows
     for row in rows:
-        assert ("peer not installed" if row.value is None else "not judged") == row.verdict
+        assert ("not measured" if row.value is None else "not judged") == row.verdict
+        assert row.value is not None or row.detail
 
 
 def test_every_file_is_a_benchmark_that_is_run_or_a_helper() -> None:
@@ -75,8 +78,39 @@ def test_a_goal_that_is_not_met_is_called_so(value: float, goal: Goal | None, ve
     assert verdict == row.judged(smoke=False).verdict
 
 
-def test_a_peer_that_is_not_there_is_called_so() -> None:
-    assert "peer not installed" == Row("path", "peer", None, at_most(1)).judged(smoke=False).verdict
+def test_what_could_not_be_measured_is_called_so() -> None:
+    assert "not measured" == Row("path", "peer", None, at_most(1), detail="not installed").judged(smoke=False).verdict
+
+
+def test_a_benchmark_that_fails_costs_no_other_its_rows(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr("benchmarks.__main__.BENCHMARKS", ("missing", "ids"))
+    monkeypatch.setattr("sys.argv", ["benchmarks", "--smoke"])
+    assert 1 == run_all()
+    printed, told = capfd.readouterr()
+    assert "| deduplication id |" in printed
+    assert told.endswith("these failed, and their rows are missing: missing\n")
+
+
+def test_a_peer_that_does_not_run_here_costs_no_other_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that needs a newer server than there is."""
+
+    def rate(_: object, name: str, jobs: int) -> float:
+        if name == "json":
+            raise RuntimeError("Traceback:\n  | deep.Error: unknown | command\n  +-----")
+        return 20.0 if name == "a2" else jobs
+
+    monkeypatch.setattr(jobs, "rate", rate)
+    peers = ("json", "csv", "no_such_peer")
+    goals = {"json": at_least(1), "csv": at_least(2), "no_such_peer": at_least(1), "": at_least(1)}
+    one, other, absent, best = jobs.contest(Effort(1), jobs.Contest("sqlite", "SQLite", 10, goals, peers))
+    assert (None, "a2 20/s, json: deep.Error: unknown / command") == (one.value, one.detail)
+    assert (Spread(2, 2, 2), "a2 20/s, csv 10/s") == (other.value, other.detail)
+    assert (None, "a2 20/s, no_such_peer: not installed") == (absent.value, absent.detail)
+    assert ("best of csv", Spread(2, 2, 2)) == (best.against, best.value)
+    assert best.detail.endswith("json: deep.Error: unknown / command, no_such_peer: not installed")
 
 
 def test_a_row_survives_its_json(capsys: pytest.CaptureFixture[str]) -> None:
