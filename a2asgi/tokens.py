@@ -44,16 +44,20 @@ def check_header(part: bytes) -> None:
     """Raise Refused for any algorithm but HS256, and for what a verifier has to know and this one does not."""
     if part == _PLAIN_HEADER:
         return
-    header = _json_object(part, "header")
+    header = read_object(part, "header")
     if header.get("alg") != "HS256":
         raise Refused(Refusal.WRONG_ALGORITHM, f"algorithm: expected 'HS256', got {brief(header.get('alg'))}")
     if "crit" in header:
         raise Refused(Refusal.MALFORMED, f"critical extensions {brief(header['crit'])}, of which none is known here")
 
 
-def read_claims(part: bytes) -> dict[str, Any]:
-    """The claims as they are written: nothing says yet that any is of the type that it should be. Raises Refused."""
-    return _json_object(part, "claims")
+def read_object(part: bytes, name: str) -> dict[str, Any]:
+    """A part as it is written: nothing says yet that any member is of the type that it should be. Raises Refused."""
+    data = _decoded(part, name)
+    try:
+        return _DECODER.decode(data)
+    except (msgspec.DecodeError, RecursionError):
+        return _read_slowly(data, name)
 
 
 def brief(value: object) -> str:
@@ -66,14 +70,6 @@ def _decoded(part: bytes, name: str) -> bytes:
         return a2b_base64(part + b"==")  # which may be more than it lacks
     except Base64Error:
         raise Refused(Refusal.MALFORMED, f"the token's {name} is no base64url") from None
-
-
-def _json_object(part: bytes, name: str) -> dict[str, Any]:
-    data = _decoded(part, name)
-    try:
-        return _DECODER.decode(data)
-    except (msgspec.DecodeError, RecursionError):
-        return _read_slowly(data, name)
 
 
 def _read_slowly(data: bytes, name: str) -> dict[str, Any]:
