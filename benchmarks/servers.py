@@ -1,7 +1,7 @@
 """The servers that benchmarks need: Postgres and Redis of our own, with the durability that they come with."""
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,7 +13,7 @@ from tests.asgi.stores.redis_server import RedisServer, redis_command
 from tests.asgi.stores.servers import postgres_binaries, started_postgres
 
 NewPlace: TypeAlias = Callable[[], str]
-"""Names an empty place: the path of a file that is not there yet, or the URL of a database of its own."""
+"""Names an empty place: a URL of a database of its own or of memory, or the path of a file that is not there yet."""
 
 
 @contextmanager
@@ -54,7 +54,9 @@ def redis_places() -> Iterator[NewPlace]:
 
 
 def places(kind: str) -> AbstractContextManager[NewPlace] | None:
-    """Empty places of a kind, sqlite, postgres or redis; None where this machine has no such server."""
+    """Empty places of a kind, memory, sqlite, postgres or redis; None where this machine has no such server."""
+    if kind == "memory":
+        return nullcontext(lambda: "memory://")
     if kind == "postgres":
         return postgres_places() if postgres_binaries() is not None else None
     if kind == "redis":

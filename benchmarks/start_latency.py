@@ -11,7 +11,7 @@ from benchmarks.harness import Effort, Row, Spread, at_most, main
 from benchmarks.peers.a2_jobs import store_at
 from benchmarks.servers import places
 
-KINDS = {"sqlite": "SQLite FULL", "postgres": "Postgres", "redis": "Redis"}
+KINDS = {"memory": "memory", "sqlite": "SQLite FULL", "postgres": "Postgres", "redis": "Redis"}
 AHEAD_S = 0.05
 """How far ahead a job for later is enqueued, and how long the pause between two is."""
 

@@ -1,12 +1,14 @@
 """Jobs of a2 on any of its stores, the worker in the process that enqueues."""
 
-from a2asgi import A2, PostgresStore, RedisStore, Signal, SignalName, SQLiteStore, Store
+from a2asgi import A2, MemoryStore, PostgresStore, RedisStore, Signal, SignalName, SQLiteStore, Store
 from benchmarks.peers.process import Finish, measure, timed
 
 
 def store_at(place: str) -> Store:
     """The store that this place names."""
     scheme, _, _ = place.partition("://")
+    if scheme == "memory":
+        return MemoryStore()
     if scheme == "redis":
         return RedisStore(place)
     if scheme == "postgresql":
