@@ -75,7 +75,7 @@ def decide_claim(
     return Plan(
         answer,
         entries=answer.appended,
-        items=tuple([item for item in now_open.values() if before.get(item.seq) != item]),
+        items=tuple([item for item in now_open.values() if before.get(item.seq) is not item]),
         timers=following,
         delivered=_gone(snapshot.due_timers, following),
         wake=WakeAt(now_ms)
