@@ -32,9 +32,9 @@ Write: TypeAlias = tuple[tuple[Entry, ...], tuple[Entry, ...], tuple[WorkItem, .
 def decide_append(
     snapshot: Snapshot, now_ms: int, *, drafts: Sequence[Draft], roster: Roster, wake_by_ms: int
 ) -> Plan[Appended | Conflict]:
-    """Append a batch. `wake_by_ms` is when someone must have looked at what is pending of it (engine.md 3).
+    """Append a batch. `wake_by_ms` is when someone must have looked at the work that is new (engine.md 3).
 
-    Needs the drafts' ids.
+    What was pending before has its wake-up, from whoever looked at it last. Needs the drafts' ids.
     """
     written = write_batch(snapshot.entries, snapshot.last_seq, now_ms, drafts, roster, cause=None)
     if isinstance(written, Conflict):
@@ -42,7 +42,7 @@ def decide_append(
     entries, new, items = written
     known = (snapshot.items.get(entry.seq) for entry in entries)
     pending = bool(items) or any(item is not None and item.dead is None for item in known)
-    return Plan(Appended(entries, new, pending), entries=new, items=items, wake=WakeBy(wake_by_ms) if pending else None)
+    return Plan(Appended(entries, new, pending), entries=new, items=items, wake=WakeBy(wake_by_ms) if items else None)
 
 
 def write_batch(

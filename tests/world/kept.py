@@ -12,4 +12,5 @@ KEPT: dict[int, str] = {
     18113305: "a function claimed for no time at all, as its deadline had passed on the way to the store",
     99494361: "a claim that only seemed lost, as its renewal's answer was, was not given back",
     311224301: "a simulated process that was told to stop as it started was asked for more: a fault of the simulation",
+    89349824: "a repeated dispatch made a session due again in the store alone: its wake-up was folded into the first",
 }
