@@ -52,7 +52,7 @@ def check_header(part: bytes) -> None:
 
 
 def read_object(part: bytes, name: str) -> dict[str, Any]:
-    """A part as it is written: nothing says yet that any member is of the type that it should be. Raises Refused."""
+    """A part's JSON object as it is written: nothing says yet of which type a member is. Raises Refused."""
     data = _decoded(part, name)
     try:
         return _DECODER.decode(data)

@@ -59,6 +59,8 @@ def decide_claim(
     parked = tuple([_parked(item, now_ms) for item in by_turn[_Turn.UNKNOWN]])
     now_open = {item.seq: item for item in (*heads, *arrivals, *claimed, *buried, *parked, *reports)}
     before = {item.seq: item for item in snapshot.heads}
+    # what is left alone is the very value of the snapshot
+    changed = tuple([item for item in now_open.values() if before.get(item.seq) is not item])
     # who follows in its lane is not known yet
     went_aside = any(dead.lane != item.lane for dead, item in zip(buried, spent, strict=True))
     next_timer_at_ms = _earliest((snapshot.next_timer_at_ms, *[timer.due_at_ms for timer in following]))
@@ -75,7 +77,7 @@ def decide_claim(
     return Plan(
         answer,
         entries=answer.appended,
-        items=tuple([item for item in now_open.values() if before.get(item.seq) is not item]),
+        items=changed,
         timers=following,
         delivered=_gone(snapshot.due_timers, following),
         wake=WakeAt(now_ms)

@@ -29,15 +29,18 @@ def main() -> int:
         print(f"{name} …", file=sys.stderr, flush=True)
         command = [sys.executable, "-m", f"benchmarks.{name}", "--json", *passed_on]
         ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-        failed += [name] * (ran.returncode != 0)
-        found += map(row_of, ran.stdout.splitlines())
+        if ran.returncode:
+            failed.append(name)
         if options.json:
             print(ran.stdout, end="", flush=True)
+        else:
+            found += map(row_of, ran.stdout.splitlines())
     if not options.json:
         print(table(found))
     if failed:
         print(f"these failed, and their rows are missing: {', '.join(failed)}", file=sys.stderr)
-    return int(bool(failed))
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ def hindrance(new_place: NewPlace, peer: str) -> str | None:
         rate(new_place, peer, 3)
     except RuntimeError as error:
         said = [line.strip(" |+-") for line in str(error).splitlines()]
-        return [line for line in said if line][-1].replace("|", "/")[:80]
+        return [line for line in said if line][-1].replace("|", "/")[:80]  # a cell of a table
     return None
 
 
@@ -73,9 +73,8 @@ def contest(effort: Effort, one: Contest) -> Iterator[Row]:
         jobs = effort.of(one.jobs, 3)
         hindrances = {peer: why for peer in one.peers if (why := hindrance(new_place, peer)) is not None}
         there = [peer for peer in one.peers if peer not in hindrances]
-        found = interleave(
-            {name: partial(rate, new_place, name, jobs) for name in (OURS, *there)}, min(effort.rounds, 3)
-        )
+        variants = {name: partial(rate, new_place, name, jobs) for name in (OURS, *there)}
+        found = interleave(variants, min(effort.rounds, 3))
     for against, goal in one.goals.items():
         peers = [against] if against else one.peers
         measured = [peer for peer in peers if peer in there]
